@@ -1,0 +1,122 @@
+/* devices: the interface every backend implements, the plan device that computes nothing, and profiles
+ * of hardware. */
+#ifndef VRAMLAB_DEVICE_H
+#define VRAMLAB_DEVICE_H
+
+#include "base/base.h"
+#include "graph/graph.h"
+#include "memory/memory.h"
+
+typedef struct Device Device;
+typedef struct Kernel Kernel; /* owned by the device that prepared it */
+
+/* What changes from launch to launch. */
+typedef struct LaunchContext {
+  uint64_t seed;
+  uint64_t step;          /* 0 for the first */
+  int64_t first_sample;   /* global index of this micro-batch's first sample */
+  double learning_rate;   /* overrides the sgd node's own when positive */
+} LaunchContext;
+
+/* Names of everything that decides a kernel's numbers and speed. */
+typedef struct DeviceDescription {
+  char name[64];     /* "cpu", "plan:cpu", "plan:V100-32GB", "cuda" */
+  char hardware[128]; /* CPU or GPU model */
+  char isa[64];       /* what the library dispatches to */
+  char library[64];   /* "oneDNN 3.2.0" */
+  int32_t threads;
+  int64_t memory_bytes; /* what the machine or card has */
+  bool predicts;        /* numbers are predicted, not measured */
+  bool has_time;        /* false: memory only, no step time */
+} DeviceDescription;
+
+typedef struct DeviceInterface {
+  /* -- describe: needs no hardware where the library allows ------------------------------------------ */
+  void (*describe)(const Device *device, DeviceDescription *description);
+  /* VL_UNSUPPORTED with the reason when the device cannot run the node. */
+  Status (*supports)(Device *device, const Node *node);
+  /* On entry: the layouts decided so far, LAYOUT_ANY for the rest; outputs may be preset where a gradient
+   * must match its parameter. On return every entry is the layout this node wants; where it differs from
+   * a decided input the engine inserts a `copy`. Absent tensors are ignored. */
+  Status (*choose_layouts)(Device *device, const Node *node, LayoutId *inputs, LayoutId *outputs);
+  /* Bytes of a storage in a layout (padding included). */
+  int64_t (*storage_bytes)(Device *device, LayoutId layout, const Storage *storage);
+  /* Whether `view` of a storage in that layout needs no copy. */
+  bool (*view_is_legal)(Device *device, LayoutId layout, const Tensor *view);
+  /* "plain", "nChw16c", ... */
+  const char *(*layout_name)(Device *device, LayoutId layout);
+  /* A handle for a node in given layouts, ready to be asked; nothing is compiled yet. */
+  Status (*prepare)(Device *device, const Node *node, const LayoutId *inputs, const LayoutId *outputs,
+                    Kernel **kernel);
+  int64_t (*workspace_bytes)(const Kernel *kernel);
+  /* The implementation the library picked. */
+  const char *(*implementation)(const Kernel *kernel);
+  void (*kernel_destroy)(Device *device, Kernel **kernel);
+  /* -- execute ------------------------------------------------------------------------------------------ */
+  /* Compiles the kernel for launching. */
+  Status (*build)(Device *device, Kernel *kernel);
+  /* Memory of the device; borrowed. */
+  const Backing *(*backing)(Device *device);
+  /* Plain host data of the storage's logical shape and dtype into the device's layout, and back. Padding
+   * is written as zero. */
+  Status (*upload)(Device *device, const Storage *storage, const void *host, uintptr_t address);
+  Status (*download)(Device *device, const Storage *storage, uintptr_t address, void *host);
+  /* Queues the kernel; never blocks on an asynchronous device. Absent tensors have address 0. */
+  Status (*launch)(Device *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                   uintptr_t workspace, const LaunchContext *context);
+  Status (*synchronize)(Device *device);
+  /* What driver or operating system say this process holds on the device (RSS on cpu); -1: cannot tell. */
+  int64_t (*driver_bytes)(Device *device);
+  /* The highest driver_bytes since the last call with reset; -1: cannot tell. */
+  int64_t (*driver_peak_bytes)(Device *device, bool reset);
+  void (*close)(Device *device);
+} DeviceInterface;
+
+struct Device {
+  const DeviceInterface *interface;
+};
+
+typedef struct DeviceOptions {
+  int32_t threads;        /* 0: all */
+  const char *profile;    /* plan only: a profile's name, or NULL: the machine's cpu */
+  const char *profile_directory; /* NULL: the installed ones */
+} DeviceOptions;
+
+/* Opens "cpu", "cuda" or "plan"; loads the backend's module (vramlab_<name>.so beside the program, or in
+ * VRAMLAB_MODULES). VL_INVALID: unknown name, with the accepted ones; VL_ENVIRONMENT: module, library or
+ * hardware missing, with what to install. */
+Status vl_device_open(const char *name, const DeviceOptions *options, Device **device) VL_CHECKED;
+/* Closes and sets to NULL; NULL is allowed. */
+void vl_device_close(Device **device);
+
+/* The symbol a module exports. */
+typedef Status (*DeviceOpenFunction)(const DeviceOptions *options, Device **device);
+#define VL_DEVICE_OPEN_SYMBOL "vl_module_device_open"
+
+/* Wraps the describe half of `inner` (taken over) and replaces the execute half: memory is numbers, a
+ * launch does nothing. `capacity_bytes` is what the imagined machine has; 0: no limit. */
+Status vl_plan_device_create(Device *inner, const char *name, int64_t capacity_bytes, Device **device)
+    VL_CHECKED;
+
+/* ---- Profiles --------------------------------------------------------------------------------------------- */
+
+/* A device on paper (devices/profiles/<name>.yaml): name, memory, what context and libraries take, and the
+ * workspace of convolutions as an interval, since it depends on the algorithm a library picks. */
+typedef struct DeviceProfile {
+  char name[64];
+  char describes[128];
+  char source[256];
+  int64_t memory_bytes;
+  int64_t context_low_bytes, context_high_bytes;     /* CUDA context and library handles */
+  int64_t workspace_low_bytes, workspace_high_bytes; /* per convolution or product */
+  bool has_time;
+} DeviceProfile;
+/* VL_INVALID names file, line and accepted keys. */
+Status vl_profile_load(const char *directory, const char *name, DeviceProfile *profile) VL_CHECKED;
+/* Calls visit for each profile found, by name. */
+Status vl_profile_each(const char *directory, void (*visit)(const DeviceProfile *, void *), void *context)
+    VL_CHECKED;
+/* A describe-only device for a profile: plain layouts, the profile's workspace (upper end). */
+Status vl_profile_device_create(const DeviceProfile *profile, Device **device) VL_CHECKED;
+
+#endif

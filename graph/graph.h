@@ -1,0 +1,331 @@
+/* graph: what is computed. Tensors, storages, nodes, the table of ops, differentiation, the schedule and
+ * the lifetimes of its buffers. Knows only base; nothing here computes. */
+#ifndef VRAMLAB_GRAPH_H
+#define VRAMLAB_GRAPH_H
+
+#include "base/base.h"
+#include <stdio.h>
+
+enum { VL_MAX_DIMS = 5, VL_MAX_INPUTS = 8, VL_MAX_OUTPUTS = 4 };
+
+/* What a storage is for; decides its category in memory and how long it lives. */
+typedef enum Role {
+  ROLE_ACTIVATION = 0, /* made by a node; also gradients of activations */
+  ROLE_INPUT,          /* given by the caller each step: images, labels */
+  ROLE_PARAMETER,      /* learned; persistent, in State */
+  ROLE_STATISTIC,      /* running statistics and counters; persistent, in State */
+  ROLE_OPTIMIZER,      /* optimizer state; persistent, in State */
+  ROLE_GRADIENT        /* gradient of a parameter */
+} Role;
+const char *vl_role_name(Role role);
+/* Parameter, statistic and optimizer state: allocated before step 1 and kept. */
+bool vl_role_is_persistent(Role role);
+
+/* How a device lays a storage out. Numbers are the device's own; these two are everybody's. */
+typedef int32_t LayoutId;
+enum { LAYOUT_PLAIN = 0 /* dense row-major */, LAYOUT_ANY = -1 /* not decided yet */ };
+
+/* Initial value of a persistent storage, from Philox keyed by its name with step 0; element e of the
+ * logical shape is sample 0, element e. */
+typedef enum InitKind { INIT_ZERO = 0, INIT_CONSTANT, INIT_UNIFORM } InitKind;
+typedef struct Init {
+  InitKind kind;
+  double value; /* the constant, or the bound b: (2u - 1) * b in double, rounded once to the dtype */
+} Init;
+
+typedef struct Tensor Tensor;
+typedef struct Node Node;
+typedef struct Graph Graph;
+
+/* What the heap allocates and lifetimes are of. */
+typedef struct Storage {
+  int32_t id;
+  const char *name;  /* unique; State and files use it */
+  const char *scope; /* layer, "layer1.0.conv1" */
+  Role role;
+  DType dtype;
+  int64_t elements;
+  Tensor *root;    /* the tensor that gives the logical shape */
+  LayoutId layout; /* LAYOUT_ANY until compiled */
+  Init init;
+} Storage;
+
+/* A view of a storage. Shapes are logical: (N, C, [D,] H, W); (O, I/g, [kD,] kH, kW) for weights. */
+struct Tensor {
+  int32_t id;
+  const char *name;
+  DType dtype;
+  int32_t rank; /* 0: a scalar of one element */
+  int64_t shape[VL_MAX_DIMS];
+  Storage *storage;
+  int64_t offset; /* elements from the storage's start */
+  Node *producer; /* NULL for inputs and persistent tensors */
+};
+int64_t vl_tensor_elements(const Tensor *tensor);
+int64_t vl_tensor_bytes(const Tensor *tensor); /* dense */
+bool vl_tensor_same_shape(const Tensor *a, const Tensor *b);
+/* "(16, 64, 112, 112) f32" */
+void vl_tensor_describe(const Tensor *tensor, char *text, size_t size);
+
+/* ---- Ops ------------------------------------------------------------------------------------------------ */
+
+/* Parameters of a node; which ones an op reads is in its fields table. */
+typedef struct OpParams {
+  int64_t kernel[3], stride[3], padding[3]; /* spatial, outermost first; unused ones 0 */
+  int64_t groups;
+  double epsilon;   /* batch norm */
+  double momentum;  /* batch norm running statistics; SGD */
+  double rate;      /* dropout probability */
+  double learning_rate, weight_decay; /* SGD */
+  double alpha;     /* scale factor; GELU: unused */
+  int64_t relu;     /* 1: a ReLU ends the op */
+  int64_t transpose_a, transpose_b; /* matmul */
+  int64_t axes[VL_MAX_DIMS];  /* transpose, sum: the axes, in order */
+  int64_t axis_count;
+  int64_t shape[VL_MAX_DIMS]; /* reshape, broadcast, slice sizes, shape of a gradient's target */
+  int64_t rank;
+  int64_t start[VL_MAX_DIMS]; /* slice */
+  int64_t dtype;              /* cast, and ops whose output dtype is chosen: a DType */
+  const char *random_scope;   /* dropout: the name that keys its mask, shared by forward and backward */
+} OpParams;
+
+typedef enum FieldType { FIELD_INTEGER = 0, FIELD_REAL, FIELD_DTYPE, FIELD_TEXT } FieldType;
+/* One named member of OpParams that an op uses: printing, JSON and hashes go through this table. */
+typedef struct OpField {
+  const char *name;
+  FieldType type;
+  size_t offset;
+  int32_t count; /* elements of an array member; 1 otherwise */
+} OpField;
+
+/* What mixed precision does with an op: run it in the low type, in fp32, or in the widest of its inputs'
+ * types (with parameters of norms left alone); PRECISION_KEEP is never touched. */
+typedef enum Precision { PRECISION_LOW = 0, PRECISION_FP32, PRECISION_PROMOTE, PRECISION_KEEP } Precision;
+
+typedef struct Gradients Gradients; /* see differentiation below */
+
+typedef struct Op {
+  const char *name;
+  const OpField *fields;
+  int32_t field_count;
+  int32_t min_inputs, max_inputs;
+  Precision precision;
+  bool side_effect; /* changes persistent storage or counters: recomputation never includes it */
+  bool is_view;     /* output shares the input's storage where the layout allows */
+  uint32_t inplace; /* bit i: output 0 may take input i's storage when shapes and dtypes agree */
+  /* Checks inputs and parameters and creates the outputs (shape, dtype); VL_INVALID names the node and
+   * the numbers that clash. */
+  Status (*infer)(Graph *graph, Node *node);
+  /* Adds nodes that compute the gradients of node's inputs from those of its outputs; NULL: not
+   * differentiable (gradient nodes, updates). */
+  Status (*gradient)(Gradients *gradients, Node *node);
+  /* Floating-point operations (a multiply-add is two). NULL: one per output element. */
+  int64_t (*flops)(const Node *node);
+} Op;
+
+/* By name; NULL when unknown. */
+const Op *vl_op_find(const char *name);
+/* All ops in table order. */
+const Op *const *vl_op_all(int32_t *count);
+
+/* ---- Nodes ---------------------------------------------------------------------------------------------------- */
+
+typedef enum Segment { SEGMENT_FORWARD = 0, SEGMENT_BACKWARD, SEGMENT_UPDATE } Segment;
+const char *vl_segment_name(Segment segment);
+
+struct Node {
+  int32_t id;
+  int32_t position; /* index in the graph's order */
+  const Op *op;
+  OpParams params;
+  Tensor *inputs[VL_MAX_INPUTS]; /* an optional input that is absent is NULL */
+  int32_t input_count;
+  Tensor *outputs[VL_MAX_OUTPUTS]; /* an output nobody asked for is NULL */
+  int32_t output_count;
+  const char *scope;
+  Segment segment;
+  int32_t block;       /* checkpoint granularity set by the case: 1..blocks; 0: outside any block */
+  bool inplace_hint;   /* the source program writes this op in place (nn.ReLU(inplace=True), +=) */
+  /* Recomputation, set by optimizations; 0 and false: outputs are kept for backward. */
+  int32_t checkpoint_segment; /* > 0: outputs are dropped and the segment is replayed before its backward */
+  bool recompute_on_use;      /* outputs are dropped and this node alone is repeated where backward needs it */
+};
+
+struct Graph {
+  Arena *arena; /* owns everything below */
+  const char *name;
+  Storage **storages;
+  int32_t storage_count, storage_capacity;
+  Tensor **tensors;
+  int32_t tensor_count, tensor_capacity;
+  Node **nodes; /* in order of execution */
+  int32_t node_count, node_capacity;
+  int32_t block_count;
+  /* Set while building, copied into new nodes and storages. */
+  const char *scope;
+  Segment segment;
+  int32_t block;
+};
+
+Graph *vl_graph_create(const char *name);
+void vl_graph_destroy(Graph **graph);
+/* Names the layer that nodes created from now on belong to, printf style; borrowed by them. */
+void vl_graph_set_scope(Graph *graph, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A tensor with a storage of its own. The name is made unique by a suffix when taken. */
+Tensor *vl_graph_tensor(Graph *graph, const char *name, Role role, DType dtype, int32_t rank,
+                        const int64_t *shape);
+/* A persistent tensor; Init as given. */
+Tensor *vl_graph_parameter(Graph *graph, const char *name, Role role, DType dtype, int32_t rank,
+                           const int64_t *shape, Init init);
+/* Another view of tensor's storage. */
+Tensor *vl_graph_view(Graph *graph, const char *name, Tensor *of, int32_t rank, const int64_t *shape,
+                      int64_t offset);
+/* Appends a node; infer creates its outputs. The node belongs to the current scope, segment and block. */
+Status vl_graph_add(Graph *graph, const char *op, const OpParams *params, Tensor *const *inputs,
+                    int32_t input_count, Node **node) VL_CHECKED;
+/* Moves a node to stand right before another. */
+void vl_graph_move_before(Graph *graph, Node *node, const Node *anchor);
+/* Removes a node; its outputs must have no readers left. */
+void vl_graph_remove(Graph *graph, Node *node);
+/* Every reader of `from` reads `to`. */
+void vl_graph_replace_reads(Graph *graph, const Tensor *from, Tensor *to);
+/* Number of reads of a tensor; with `reader`, the last node that does. */
+int32_t vl_graph_reads(const Graph *graph, const Tensor *tensor, Node **reader);
+/* Checks order, references, shapes and unique names; VL_INVALID names the node. */
+Status vl_graph_check(const Graph *graph) VL_CHECKED;
+
+/* ---- Building blocks: short forms cases use. Each appends the nodes named and returns the result in *out. -- */
+
+Status vl_conv(Graph *graph, Tensor *x, Tensor *weight, int64_t stride, int64_t padding, int64_t groups,
+               Tensor **out) VL_CHECKED;
+/* Training: batch_norm_stats, batch_norm_apply and batch_norm_update; evaluation: apply with the running
+ * statistics. Creates <scope>.weight, .bias, .running_mean, .running_var, .num_batches_tracked. */
+Status vl_batch_norm(Graph *graph, Tensor *x, bool training, double epsilon, double momentum,
+                     Tensor **out) VL_CHECKED;
+/* Any op with one output and the given parameters (NULL: none). */
+Status vl_apply(Graph *graph, const char *op, const OpParams *params, Tensor *const *inputs,
+                int32_t input_count, Tensor **out) VL_CHECKED;
+
+/* ---- Differentiation ------------------------------------------------------------------------------------------ */
+
+/* What a gradient builder works with: which tensors need gradients, and the ones made so far. */
+struct Gradients {
+  Graph *graph;
+  bool weight_first;  /* a convolution's weight gradient before its data gradient, so that its saved input
+                         can go before the data gradient is made */
+  Tensor **of;        /* by tensor id: the gradient, or NULL */
+  bool *needed;       /* by tensor id */
+  int32_t capacity;
+};
+/* The gradient that has arrived at a tensor, NULL when none has. */
+Tensor *vl_gradient_of(const Gradients *gradients, const Tensor *tensor);
+bool vl_gradient_needed(const Gradients *gradients, const Tensor *tensor);
+/* Adds `gradient` to what has arrived at tensor: an `add` node when something has. */
+Status vl_gradient_accumulate(Gradients *gradients, Tensor *tensor, Tensor *gradient) VL_CHECKED;
+
+/* ---- Program: a graph and how it is to be run -------------------------------------------------------------------- */
+
+typedef struct ParameterGradient {
+  Tensor *parameter;
+  Tensor *gradient;
+} ParameterGradient;
+
+typedef struct OptimizerSettings {
+  double learning_rate, momentum, weight_decay;
+} OptimizerSettings;
+
+/* What passes take and return. The graph is owned by the program. */
+typedef struct Program {
+  Graph *graph;
+  Tensor *loss;   /* NULL in an inference program */
+  Tensor *logits; /* what evaluation reads */
+  bool training;
+  ParameterGradient *gradients; /* after differentiation; in the graph's arena */
+  int32_t gradient_count;
+  OptimizerSettings optimizer;
+  /* Set by optimizations. */
+  DType amp;                   /* DTYPE_F32: off */
+  bool weight_gradient_first;
+  bool release_gradients;      /* gradients are freed after the update (set to none) */
+  bool update_in_backward;     /* each update as soon as its gradient is complete */
+  int32_t accumulate;          /* micro-batches per optimizer step; 1 */
+  const char *allocation_policy; /* "caching" */
+} Program;
+
+void vl_program_init(Program *program, Graph *graph);
+void vl_program_destroy(Program *program);
+
+/* Appends the backward segment for program->loss (seeded with 1) and fills program->gradients, one entry
+ * per parameter in order of creation. Gradients of parameters get ROLE_GRADIENT and the name
+ * "<parameter>.grad". */
+Status vl_program_differentiate(Program *program) VL_CHECKED;
+/* Appends the update segment: one `sgd` node per parameter, with "<parameter>.momentum" state. */
+Status vl_program_add_updates(Program *program) VL_CHECKED;
+
+/* ---- Schedule ------------------------------------------------------------------------------------------------------ */
+
+/* One life of a storage: (storage, micro-batch, pass). Pass 0 is the forward pass; recomputation makes
+ * further ones. Persistent storages and inputs have one buffer, alive throughout. */
+typedef struct Buffer {
+  int32_t id;
+  Storage *storage;
+  int32_t micro_batch;
+  int32_t pass;
+  int32_t first, last; /* first instance that writes, last that touches; -1, -1: lives throughout */
+} Buffer;
+
+/* One launch. */
+typedef struct Instance {
+  Node *node;
+  int32_t micro_batch;
+  int32_t pass;
+  int32_t inputs[VL_MAX_INPUTS];   /* buffer ids, -1: absent */
+  int32_t outputs[VL_MAX_OUTPUTS];
+  int32_t *obtain;  /* buffers that begin here, in order */
+  int32_t obtain_count;
+  int32_t *release; /* buffers that end here, in order */
+  int32_t release_count;
+  int32_t stream;
+} Instance;
+
+typedef struct Schedule {
+  Arena *arena;
+  Instance *instances;
+  int32_t instance_count;
+  Buffer *buffers;
+  int32_t buffer_count;
+  int64_t recompute_flops; /* of instances that repeat a forward node */
+  int32_t recompute_instances;
+} Schedule;
+
+/* Generates the schedule of one optimizer step from the program's segments and policies, with lifetimes.
+ * VL_INTERNAL when a node would read a value that was overwritten in place. */
+Status vl_schedule_build(const Program *program, Schedule **schedule) VL_CHECKED;
+void vl_schedule_destroy(Schedule **schedule);
+
+/* Sizes of n_layers layers in runs of `interval` (the last may be shorter), or in `segments` parts whose
+ * sizes differ by at most one. VL_INVALID for counts below one; more segments than layers are clamped and
+ * *clamped set. sizes: room for n_layers. (Fault case D5.) */
+Status vl_partition_interval(int32_t layers, int32_t interval, int32_t *sizes, int32_t *count) VL_CHECKED;
+Status vl_partition_segments(int32_t layers, int32_t segments, int32_t *sizes, int32_t *count,
+                             bool *clamped) VL_CHECKED;
+
+/* ---- Costs and printing ---------------------------------------------------------------------------------------------- */
+
+int64_t vl_node_flops(const Node *node);
+int64_t vl_node_bytes(const Node *node); /* read and written, dense */
+int64_t vl_graph_parameter_count(const Graph *graph);
+/* Bytes of forward activations that backward reads (each storage once, dense, as `bits` dtype says),
+ * before any recomputation: "saved activations". Parameters, inputs and statistics are not counted. */
+int64_t vl_program_saved_bytes(const Program *program);
+
+void vl_graph_print(const Graph *graph, FILE *out);      /* one node a line, with shapes, FLOPs and bytes */
+void vl_graph_print_dot(const Graph *graph, FILE *out);  /* Graphviz */
+void vl_schedule_print(const Schedule *schedule, FILE *out);
+/* The JSON graph format (schema in graph/json.c): writing and reading are inverse. */
+Status vl_graph_write_json(const Graph *graph, FILE *out) VL_CHECKED;
+/* VL_INVALID names the element and what was expected. */
+Status vl_graph_read_json(const char *text, size_t size, Graph **graph) VL_CHECKED;
+
+#endif

@@ -1,0 +1,161 @@
+/* memory: the heap every byte of device memory comes from, its policy, and the tracker that counts.
+ * Knows nobody but base: Backing is what a device implements. */
+#ifndef VRAMLAB_MEMORY_H
+#define VRAMLAB_MEMORY_H
+
+#include "base/base.h"
+#include <stdio.h>
+
+/* What a block is for. Cached-free is what the policy holds and nobody uses: reserved - allocated. */
+typedef enum MemoryCategory {
+  MEMORY_PARAMETER = 0, /* weights and running statistics */
+  MEMORY_GRADIENT,      /* of parameters; gradients of activations are activations */
+  MEMORY_OPTIMIZER,
+  MEMORY_ACTIVATION,
+  MEMORY_INPUT,
+  MEMORY_WORKSPACE,
+  MEMORY_COMMUNICATION,
+  MEMORY_CATEGORY_COUNT
+} MemoryCategory;
+const char *vl_memory_category_name(MemoryCategory category);
+
+/* Where segments come from. Implemented by a device (see devices/device.h) and, in tests, by a fake.
+ * Addresses of a plan device are numbers that are never dereferenced. */
+typedef struct Backing {
+  void *context;
+  /* A segment of at least `bytes`, committed: every page is resident when this returns, so that what
+   * is reserved is what the process holds. VL_OUT_OF_MEMORY when the machine refuses. */
+  Status (*reserve)(void *context, int64_t bytes, uintptr_t *address);
+  /* Gives the segment back to the system. */
+  void (*release)(void *context, uintptr_t address, int64_t bytes);
+  /* Optional (NULL where blocks are never freed across streams): a mark in a stream, and whether it
+   * was passed. */
+  Status (*record_event)(void *context, int stream, uint64_t *event);
+  bool (*event_done)(void *context, uint64_t event);
+} Backing;
+
+/* ---- Tracker -------------------------------------------------------------------------------------- */
+
+typedef enum MemoryAction {
+  MEMORY_OBTAIN = 0,    /* a block handed out */
+  MEMORY_RELEASE,       /* a block given back */
+  MEMORY_SEGMENT_RESERVE, /* the policy took a segment from the backing */
+  MEMORY_SEGMENT_RELEASE,
+  MEMORY_OOM            /* a request that failed; bytes = the request */
+} MemoryAction;
+
+/* One event of the timeline. `bytes` is rounded as the policy rounds; `requested_bytes` as asked. */
+typedef struct MemoryEvent {
+  int64_t time_ns;
+  MemoryAction action;
+  MemoryCategory category;
+  uintptr_t address;
+  int64_t bytes;
+  int64_t requested_bytes;
+  int64_t allocated_bytes; /* after the event */
+  int64_t reserved_bytes;  /* after the event */
+  const char *name;        /* the tensor; owned by whoever asked, outlives the tracker */
+  const char *scope;       /* the layer */
+  int stream;
+} MemoryEvent;
+
+/* current <= peak for each; allocated <= reserved. A reset sets peak := current. */
+typedef struct MemoryCounter {
+  int64_t current_bytes;
+  int64_t peak_bytes;
+} MemoryCounter;
+
+typedef struct MemoryStatistics {
+  MemoryCounter requested;
+  MemoryCounter allocated;
+  MemoryCounter reserved;
+  MemoryCounter by_category[MEMORY_CATEGORY_COUNT]; /* each category's own peak */
+  int64_t category_at_peak_bytes[MEMORY_CATEGORY_COUNT]; /* the split at the allocated peak; sums to it */
+  int64_t cached_free_at_peak_bytes; /* reserved at the reserved peak, less what was allocated then */
+  int64_t obtains, releases, segment_reserves, segment_releases, retries, ooms;
+} MemoryStatistics;
+
+typedef struct Tracker Tracker;
+/* timeline: keep every event (else counters only). */
+Tracker *vl_tracker_create(bool timeline);
+void vl_tracker_destroy(Tracker **tracker);
+/* Counters since creation or the last vl_tracker_reset_peaks. */
+void vl_tracker_statistics(const Tracker *tracker, MemoryStatistics *statistics);
+/* Peaks start again from the current values; current values stay (fault case A2). */
+void vl_tracker_reset_peaks(Tracker *tracker);
+/* The timeline so far; valid until the next event. NULL and 0 without a timeline. */
+const MemoryEvent *vl_tracker_events(const Tracker *tracker, int64_t *count);
+/* Drops the events kept so far; counters stay. */
+void vl_tracker_clear_events(Tracker *tracker);
+void vl_tracker_keep_events(Tracker *tracker, bool keep);
+int64_t vl_tracker_event_count(const Tracker *tracker); /* counted even when events are not kept */
+
+/* Live bytes per scope at the allocated peak since the last reset, largest first. Returns the number
+ * of scopes; fills at most `capacity`. Names are borrowed from those who asked for the blocks. */
+typedef struct ScopeBytes {
+  const char *scope;
+  int64_t bytes_by_category[MEMORY_CATEGORY_COUNT];
+  int64_t bytes;
+} ScopeBytes;
+int64_t vl_tracker_scopes_at_peak(const Tracker *tracker, ScopeBytes *scopes, int64_t capacity);
+
+/* ---- Heap ------------------------------------------------------------------------------------------- */
+
+/* A block in use. Fields are read-only outside memory. */
+typedef struct Block {
+  uintptr_t address;
+  int64_t bytes;           /* as rounded */
+  int64_t requested_bytes; /* as asked */
+  MemoryCategory category;
+  const char *name;
+  const char *scope;
+  int stream;
+} Block;
+
+typedef struct AllocationRequest {
+  int64_t bytes; /* 0 is allowed: a block without memory */
+  MemoryCategory category;
+  const char *name;
+  const char *scope;
+  int stream;
+} AllocationRequest;
+
+/* How blocks are cut from segments. `caching` follows PyTorch's CUDA caching allocator and its
+ * published constants (c10/cuda/CUDACachingAllocator): sizes rounded to 512 B; blocks up to 1 MiB cut
+ * from 2 MiB segments; requests of 1-10 MiB from 20 MiB segments; larger ones from segments rounded up
+ * to 2 MiB; best fit (smallest block that holds it, lowest address); a block is split when the rest is
+ * at least 512 B (small pool) or more than 1 MiB (large pool); neighbours merge on release; when the
+ * backing or the capacity refuses, wholly free cached segments are given back and the request is tried
+ * once more. */
+typedef struct HeapOptions {
+  const char *policy;     /* "caching" */
+  int64_t capacity_bytes; /* most the heap may reserve; 0: no limit but the backing's */
+} HeapOptions;
+
+typedef struct Heap Heap;
+/* Borrows backing and tracker. VL_INVALID names the accepted policies. */
+Status vl_heap_create(const Backing *backing, const HeapOptions *options, Tracker *tracker, Heap **heap)
+    VL_CHECKED;
+/* Gives every segment back. Blocks still in use are our own bug: asserted in debug builds. */
+void vl_heap_destroy(Heap **heap);
+/* VL_OUT_OF_MEMORY names the request, what is allocated, reserved, the capacity, the largest free block
+ * and whether the free bytes would have sufficed in one piece ("fragmented"). A failed request leaves
+ * the heap as it was. The block stays owned by the heap until released. */
+Status vl_heap_obtain(Heap *heap, const AllocationRequest *request, Block **block) VL_CHECKED;
+/* Gives a block back and sets the pointer to NULL; NULL is allowed. */
+void vl_heap_release(Heap *heap, Block **block);
+/* Gives wholly free segments back to the system (torch.cuda.empty_cache). Returns the bytes given back. */
+int64_t vl_heap_trim(Heap *heap);
+
+typedef struct HeapFreeSpace {
+  int64_t free_bytes;         /* reserved and not allocated */
+  int64_t largest_free_bytes; /* largest single free block */
+  double fragmentation;       /* 1 - largest/free; 0 when nothing is free */
+} HeapFreeSpace;
+void vl_heap_free_space(const Heap *heap, HeapFreeSpace *space);
+
+/* A table like torch.cuda.memory_summary(): current and peak of allocated, requested, reserved,
+ * cached-free and each category, counts, one unit per column, named. */
+void vl_memory_summary(const Heap *heap, FILE *out);
+
+#endif
