@@ -1,0 +1,175 @@
+/* engine: compiles a program for a device, runs its schedule through the heap, trains, keeps State. */
+#ifndef VRAMLAB_ENGINE_H
+#define VRAMLAB_ENGINE_H
+
+#include "base/base.h"
+#include "cases/cases.h"
+#include "devices/device.h"
+#include "graph/graph.h"
+#include "memory/memory.h"
+#include "optimizations/optimizations.h"
+
+/* ---- Compiled programs --------------------------------------------------------------------------------- */
+
+typedef struct State State;           /* persistent storages by name; see below */
+typedef struct Executable Executable; /* a program compiled for a device */
+
+/* Layouts, copies, schedule and kernels for a program; takes over the program. Nothing is allocated yet.
+ * VL_UNSUPPORTED names the node the device cannot run. */
+Status vl_executable_create(Program *program, Device *device, Executable **executable) VL_CHECKED;
+void vl_executable_destroy(Executable **executable);
+const Program *vl_executable_program(const Executable *executable);
+const Schedule *vl_executable_schedule(const Executable *executable);
+/* Compiles the kernels (the device's build); separate so that what it takes is seen apart. */
+Status vl_executable_build(Executable *executable) VL_CHECKED;
+
+/* ---- State ------------------------------------------------------------------------------------------------ */
+
+/* An empty State on a device and heap (borrowed). */
+State *vl_state_create(Device *device, Heap *heap);
+/* Releases every block. */
+void vl_state_destroy(State **state);
+/* Allocates and initialises what the executable's program needs and State does not have yet; what it has
+ * is shared (evaluation uses the training program's weights). persistent roles only. */
+Status vl_state_prepare(State *state, const Executable *executable, uint64_t seed) VL_CHECKED;
+/* Copies a persistent storage out or in, by name, in logical layout and the storage's dtype. bytes must
+ * match. VL_INVALID: no such name. */
+Status vl_state_read(State *state, const char *name, void *host, int64_t bytes) VL_CHECKED;
+Status vl_state_write(State *state, const char *name, const void *host, int64_t bytes) VL_CHECKED;
+/* Whole State and the step count to a file in the safetensors format (logical layout; temp and rename),
+ * and back. VL_INVALID names the file and what does not match. */
+Status vl_state_save(State *state, const char *path, int64_t step, uint64_t seed) VL_CHECKED;
+Status vl_state_load(State *state, const char *path, int64_t *step, uint64_t *seed) VL_CHECKED;
+
+/* ---- Running ------------------------------------------------------------------------------------------------ */
+
+typedef struct Run {
+  Executable *executable;
+  State *state;
+  Heap *heap;
+  Tracker *tracker;
+  Device *device;
+  uint64_t seed;
+  uint64_t step;
+  double learning_rate; /* <= 0: the program's own */
+  /* Called after each instance when set: a view of what was just written (tests, monitors). */
+  void (*observe)(void *context, const struct Run *run, const Instance *instance,
+                  const uintptr_t *outputs);
+  void *observe_context;
+} Run;
+
+/* Input blocks of a program: allocated once, filled each step. */
+typedef struct Inputs Inputs;
+Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap, Inputs **inputs) VL_CHECKED;
+void vl_inputs_destroy(Inputs **inputs);
+/* Synthetic: each float input uniform with mean 0 and variance 1 (bound sqrt(3)), each i32 input uniform
+ * classes in [0, classes), from Philox keyed (seed, step, input's name) and first_sample. */
+Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample,
+                            int64_t classes) VL_CHECKED;
+/* Plain host data into the named input. */
+Status vl_inputs_write(Inputs *inputs, const char *name, const void *host, int64_t bytes) VL_CHECKED;
+
+typedef struct StepResult {
+  double loss;     /* NaN where nothing computes (plan) */
+  int64_t step_ns; /* synchronised */
+} StepResult;
+/* Runs one step: obtains, launches and releases along the schedule. On failure everything obtained in the
+ * step has been released. logits: NULL or room for the program's logits, plain f32. */
+Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) VL_CHECKED;
+
+/* ---- One cell: a case under a recipe on a device ------------------------------------------------------------- */
+
+enum { VL_MAX_SETTINGS = 12, VL_NAME_BYTES = 64, VL_RECIPE_BYTES = 256 };
+
+typedef struct CellSpec {
+  char case_name[VL_NAME_BYTES];
+  char recipe[VL_RECIPE_BYTES];
+  char device[16];               /* cpu, cuda, plan */
+  char profile[VL_NAME_BYTES];   /* plan: "" = the machine's cpu */
+  char settings[VL_MAX_SETTINGS][VL_NAME_BYTES]; /* "size=96" */
+  int32_t setting_count;
+  int64_t micro_batch;
+  int64_t capacity_bytes; /* 0: none */
+  int32_t threads;        /* 0: all */
+  int32_t warmup;         /* steps dropped from statistics; at least 1 */
+  int32_t steps;          /* measured steps; at least 1 */
+  uint64_t seed;
+  bool inference;
+  bool timeline;          /* keep the events of the last step */
+  char data[512];         /* HDF5 file with images and labels; "" = synthetic */
+  char save_state[512], load_state[512];
+  double learning_rate;   /* <= 0: the case's */
+} CellSpec;
+/* Defaults: device cpu, batch 1, warmup 1, steps 5, seed 0. */
+void vl_cell_spec_init(CellSpec *spec);
+
+/* One event of the last step's timeline, with names that outlive the run. */
+typedef struct TimelineEvent {
+  int64_t time_ns; /* since the step began */
+  int32_t action;  /* MemoryAction */
+  int32_t category;
+  int64_t bytes, allocated_bytes, reserved_bytes;
+  int32_t segment; /* Segment of the instance it belongs to */
+  char name[VL_NAME_BYTES];
+  char scope[VL_NAME_BYTES];
+} TimelineEvent;
+
+enum { VL_MAX_STEPS = 4096, VL_MAX_SCOPES = 256 };
+
+/* Everything a cell yields. -1 in a byte field and NaN in a real one mean not known here. */
+typedef struct CellResult {
+  char status[16]; /* ok, oom, diverged, unsupported; the harness adds timeout, crashed, skipped */
+  char error[VL_STATUS_MESSAGE_BYTES];
+  char recipe[VL_RECIPE_BYTES]; /* canonical */
+  char stack[16];               /* pytorch, vramlab */
+  char preserves[24];           /* bitwise, tolerance, different-model: against the baseline */
+  char provenance[16];          /* measured, predicted */
+  DeviceDescription device;
+  int64_t micro_batch, accumulate, ranks, global_batch;
+  int64_t parameters;
+  int64_t flops_per_step, recompute_flops; /* counted; recompute is part of the former */
+  int64_t saved_activation_bytes;          /* vl_program_saved_bytes */
+  int32_t step_count;                      /* measured steps */
+  double *step_s;                          /* raw, [step_count] */
+  double *losses;                          /* every step, warm-up included, [warmup + step_count] */
+  int32_t loss_count;
+  double build_s;                          /* compile and kernel creation */
+  /* Peaks, in bytes. */
+  int64_t needed_bytes; /* larger of warm-up and steady reserved, plus untracked */
+  int64_t peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes, peak_driver_bytes;
+  int64_t warmup_peak_allocated_bytes, warmup_peak_reserved_bytes;
+  int64_t steady_peak_allocated_bytes, steady_peak_reserved_bytes;
+  int64_t peak_step_bytes; /* driver peak above the state just before the first step */
+  int64_t base_bytes;      /* driver, when weights and input exist and nothing else of the step does */
+  int64_t untracked_bytes; /* driver growth less reserved */
+  int64_t peak_by_category[MEMORY_CATEGORY_COUNT]; /* split at the allocated peak */
+  int64_t cached_free_bytes;
+  int64_t oom_request_bytes, oom_largest_free_bytes; /* status oom only */
+  char oom_segment[16];    /* forward, backward, update or setup */
+  int64_t events_per_step;
+  double tracker_share;    /* events per step x measured cost per event / step time; NaN unmeasured */
+  double accuracy;         /* held-out, with data only */
+  int32_t scope_count;
+  struct {
+    char scope[VL_NAME_BYTES];
+    int64_t bytes;
+  } scopes[VL_MAX_SCOPES];
+  TimelineEvent *timeline;
+  int64_t timeline_count;
+} CellResult;
+void vl_cell_result_clear(CellResult *result);
+
+/* Progress while a cell runs; NULL callbacks are skipped. */
+typedef struct CellObserver {
+  void (*step_done)(void *context, int32_t step, int32_t total, const StepResult *result);
+  bool (*stop_requested)(void *context);
+  void *context;
+} CellObserver;
+
+/* Runs a cell from nothing to a result. VL_INVALID for a bad spec; out of memory, divergence and
+ * unsupported are results (status in *result) and return VL_OK. */
+Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result) VL_CHECKED;
+/* Checks a spec without running: case, recipe, settings, device names. */
+Status vl_cell_check(const CellSpec *spec) VL_CHECKED;
+
+#endif

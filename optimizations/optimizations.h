@@ -1,0 +1,78 @@
+/* optimizations: passes over a Program, one file each, and recipes, which list them. Knows only graph. */
+#ifndef VRAMLAB_OPTIMIZATIONS_H
+#define VRAMLAB_OPTIMIZATIONS_H
+
+#include "graph/graph.h"
+
+/* When a pass runs; composed in this order however a recipe is written. Differentiation comes between
+ * precision and backward. */
+typedef enum Phase {
+  PHASE_CASE = 0,
+  PHASE_GRAPH,
+  PHASE_SHARD,
+  PHASE_PRECISION,
+  PHASE_BACKWARD,
+  PHASE_SCHEDULE,
+  PHASE_POLICY
+} Phase;
+const char *vl_phase_name(Phase phase);
+
+/* What a pass promises about loss, gradients, statistics and weights against the baseline. */
+typedef enum Preserves { PRESERVES_BITWISE = 0, PRESERVES_TOLERANCE, PRESERVES_DIFFERENT_MODEL } Preserves;
+const char *vl_preserves_name(Preserves preserves);
+
+/* What a recipe is to run on. */
+typedef struct Target {
+  int64_t capacity_bytes; /* 0: no limit */
+  int32_t ranks;          /* 1 */
+} Target;
+
+struct Recipe;
+
+/* One optimization: the key of a recipe. */
+typedef struct Optimization {
+  const char *name;
+  const char *also_called; /* comma-separated synonyms, found by `list` */
+  const char *turn_on;     /* the line for PyTorch, or "no equivalent" */
+  const char *values;      /* accepted values, for messages: "k (blocks per segment, 1..n)" */
+  const char *help;        /* one line */
+  Phase phase;
+  Preserves preserves;
+  /* VL_INVALID when the value is not accepted, VL_UNSUPPORTED with the reason when this program or the
+   * recipe's other keys exclude it; changes nothing. `recipe` is the whole recipe. */
+  Status (*check)(const Program *program, const char *value, const struct Recipe *recipe);
+  Status (*apply)(Program *program, const char *value, const Target *target);
+} Optimization;
+
+const Optimization *vl_optimization_find(const char *name); /* by name only */
+const Optimization *const *vl_optimization_all(int32_t *count);
+
+enum { VL_MAX_RECIPE_ITEMS = 16, VL_RECIPE_VALUE_BYTES = 48 };
+
+typedef struct RecipeItem {
+  const Optimization *optimization;
+  char value[VL_RECIPE_VALUE_BYTES];
+} RecipeItem;
+
+/* "amp=bf16 checkpoint=4": one entry per key, kept in canonical order (phase, then table). */
+typedef struct Recipe {
+  RecipeItem items[VL_MAX_RECIPE_ITEMS];
+  int32_t count;
+  bool stack_vramlab; /* stack=vramlab; default stack=pytorch */
+} Recipe;
+
+/* Parses a recipe; "" and "baseline" are the empty one. VL_INVALID names the key or value and the accepted
+ * ones. stack=vramlab expands to our best with equal results: fuse=norm, inplace=all. */
+Status vl_recipe_parse(const char *text, Recipe *recipe) VL_CHECKED;
+/* Canonical text: equal recipes give equal text, "stack=pytorch" is left out, empty is "baseline". */
+void vl_recipe_format(const Recipe *recipe, char *text, size_t size);
+/* The value of a key, NULL when the recipe does not have it. */
+const char *vl_recipe_value(const Recipe *recipe, const char *key);
+/* The weakest promise of its items: what the recipe's results are against the baseline. */
+Preserves vl_recipe_preserves(const Recipe *recipe);
+
+/* Runs the recipe over a forward program in phase order, differentiating and adding updates in between
+ * (training programs), and leaves it ready to be compiled by the engine. */
+Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *target) VL_CHECKED;
+
+#endif
