@@ -99,7 +99,8 @@ uint16_t vl_bf16_from_f32(float value);
 float vl_f32_from_bf16(uint16_t bits);
 uint16_t vl_f16_from_f32(float value);
 float vl_f32_from_f16(uint16_t bits);
-/* Reads or writes element i of an array of any type as a double. */
+/* Reads or writes element i of an array of any type as a double. Writing rounds once, to nearest even;
+ * whole-number types saturate and take NaN as 0. */
 double vl_element_get(const void *data, DType dtype, int64_t i);
 void vl_element_set(void *data, DType dtype, int64_t i, double value);
 
@@ -109,7 +110,11 @@ void vl_element_set(void *data, DType dtype, int64_t i, double value);
 
 /* One block: four 32-bit words for a counter and a key. */
 void vl_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
-/* The 64-bit key of (seed, step, scope name); word 0 is the low half. */
+/* The 64-bit key of (seed, step, scope name); word 0 is the low half.
+ * key = mix(mix(mix(seed) ^ step) ^ fnv(scope)), where fnv is FNV-1a-64 of the name's bytes without the
+ * terminator and mix(z) is SplitMix64's output for z: z += 0x9e3779b97f4a7c15;
+ * z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9; z = (z ^ (z >> 27)) * 0x94d049bb133111eb; z ^ (z >> 31).
+ * The golden script mirrors this formula. */
 uint64_t vl_random_key(uint64_t seed, uint64_t step, const char *scope);
 /* Word for element `element` of sample `sample`: lane element % 4 of block
  * counter = (low 32 of element/4, high 32 of element/4, low 32 of sample, high 32 of sample). */
@@ -125,7 +130,7 @@ uint64_t vl_hash_bytes(uint64_t hash, const void *data, size_t bytes);
 uint64_t vl_hash_text(uint64_t hash, const char *text);
 
 /* Parses "16GiB", "16GB", "512MiB", "4096" (bytes), "24G" and "24M" (binary, as in nccl-tests),
- * fractions allowed. VL_INVALID names the text and the accepted forms. */
+ * fractions allowed (the result is rounded down to whole bytes). VL_INVALID names the text and the accepted forms. */
 Status vl_parse_bytes(const char *text, int64_t *bytes) VL_CHECKED;
 /* Whole positive decimal number within [low, high]; VL_INVALID names what, the text and the range. */
 Status vl_parse_integer(const char *what, const char *text, int64_t low, int64_t high, int64_t *value)
