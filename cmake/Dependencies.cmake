@@ -1,0 +1,64 @@
+# The libraries the suite stands on. Targets: DNNL::dnnl, PkgConfig::hdf5, PkgConfig::yaml, PkgConfig::jansson,
+# PkgConfig::hwloc, PkgConfig::crypto, PkgConfig::cmocka, OpenMP::OpenMP_C.
+
+# What scripts/setup fetched, after what the caller names.
+foreach(prefix IN ITEMS "${PROJECT_SOURCE_DIR}/.deps" "${PROJECT_SOURCE_DIR}/.deps/usr")
+  if(EXISTS "${prefix}")
+    list(APPEND CMAKE_PREFIX_PATH "${prefix}")
+  endif()
+endforeach()
+
+find_package(PkgConfig QUIET)
+find_package(OpenMP QUIET COMPONENTS C)
+find_package(dnnl 3 CONFIG QUIET)
+
+set(missing "")
+if(NOT OpenMP_C_FOUND)
+  list(APPEND missing "OpenMP (part of gcc)")
+endif()
+if(NOT dnnl_FOUND)
+  list(APPEND missing "oneDNN 3.x (libdnnl with its CMake files)")
+endif()
+
+# Finds one library by its pkg-config names, the first that is there.
+macro(vramlab_find_library target description)
+  if(PkgConfig_FOUND)
+    pkg_search_module(${target} QUIET IMPORTED_TARGET ${ARGN})
+  endif()
+  if(NOT TARGET PkgConfig::${target})
+    list(APPEND missing "${description}")
+  endif()
+endmacro()
+
+if(NOT PkgConfig_FOUND)
+  list(APPEND missing "pkg-config")
+endif()
+vramlab_find_library(yaml "libyaml (yaml-0.1)" yaml-0.1)
+vramlab_find_library(jansson "jansson" "jansson>=2.9")
+vramlab_find_library(hwloc "hwloc" "hwloc>=2.0")
+vramlab_find_library(crypto "libcrypto (OpenSSL 1.1.1 or newer)" "libcrypto>=1.1.1")
+if(BUILD_TESTING)
+  vramlab_find_library(cmocka "cmocka" "cmocka>=1.1.5")
+endif()
+
+# HDF5 has no pkg-config file in every distribution.
+if(PkgConfig_FOUND)
+  pkg_search_module(hdf5 QUIET IMPORTED_TARGET hdf5-serial hdf5)
+endif()
+if(NOT TARGET PkgConfig::hdf5)
+  find_package(HDF5 QUIET COMPONENTS C)
+  if(HDF5_FOUND)
+    add_library(PkgConfig::hdf5 INTERFACE IMPORTED)
+    target_include_directories(PkgConfig::hdf5 INTERFACE ${HDF5_C_INCLUDE_DIRS})
+    target_link_libraries(PkgConfig::hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+  else()
+    list(APPEND missing "HDF5 (C library)")
+  endif()
+endif()
+
+if(missing)
+  list(JOIN missing "\n  " text)
+  message(FATAL_ERROR "vramlab needs, and this machine does not offer:\n  ${text}\n"
+                      "Run scripts/setup (scripts/setup --user without root); it installs or names what is missing. "
+                      "Libraries in another place are found through CMAKE_PREFIX_PATH.")
+endif()
