@@ -30,8 +30,7 @@ static Chunk *chunk_create(size_t capacity) {
 Arena *vl_arena_create(void) { return vl_allocate(sizeof(Arena)); }
 
 void vl_arena_destroy(Arena **arena) {
-  if (*arena == NULL)
-    return;
+  if (*arena == NULL) return;
   Chunk *chunk = (*arena)->current;
   while (chunk != NULL) {
     Chunk *next = chunk->next;
@@ -84,8 +83,7 @@ char *vl_arena_format(Arena *arena, const char *format, ...) {
   int length = vsnprintf(NULL, 0, format, arguments);
   va_end(arguments);
   char *text = vl_arena_allocate(arena, length < 0 ? 1 : (size_t)length + 1);
-  if (length > 0)
-    vsnprintf(text, (size_t)length + 1, format, again);
+  if (length > 0) vsnprintf(text, (size_t)length + 1, format, again);
   va_end(again);
   return text;
 }

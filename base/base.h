@@ -37,18 +37,17 @@ typedef struct Status {
 /* Success. */
 Status vl_ok(void) VL_CHECKED;
 /* A Status with a printf-style message, truncated to fit. */
-Status vl_error(StatusCode code, const char *format, ...) __attribute__((format(printf, 2, 3)))
-VL_CHECKED;
+Status vl_error(StatusCode code, const char *format, ...) __attribute__((format(printf, 2, 3))) VL_CHECKED;
 /* The code's name in lower case: "ok", "invalid", "out-of-memory", ... */
 const char *vl_status_name(StatusCode code);
 /* The program's exit code for a status: 0, 1 (a result failed), 2, 3 or 4. */
 int vl_status_exit_code(StatusCode code);
 
 /* Returns from the calling function when the expression is not VL_OK. The only control-flow macro. */
-#define VL_TRY(expression)                                                                         \
-  do {                                                                                             \
-    Status vl_try_status = (expression);                                                           \
-    if (vl_try_status.code != VL_OK) return vl_try_status;                                         \
+#define VL_TRY(expression)                                                                                   \
+  do {                                                                                                       \
+    Status vl_try_status = (expression);                                                                     \
+    if (vl_try_status.code != VL_OK) return vl_try_status;                                                   \
   } while (0)
 
 /* ---- Host memory for metadata -------------------------------------------------------------- */
@@ -130,13 +129,16 @@ uint64_t vl_hash_bytes(uint64_t hash, const void *data, size_t bytes);
 uint64_t vl_hash_text(uint64_t hash, const char *text);
 
 /* Parses "16GiB", "16GB", "512MiB", "4096" (bytes), "24G" and "24M" (binary, as in nccl-tests),
- * fractions allowed (the result is rounded down to whole bytes). VL_INVALID names the text and the accepted forms. */
+ * fractions allowed (the result is rounded down to whole bytes). VL_INVALID names the text and the accepted
+ * forms. */
 Status vl_parse_bytes(const char *text, int64_t *bytes) VL_CHECKED;
 /* Whole positive decimal number within [low, high]; VL_INVALID names what, the text and the range. */
-Status vl_parse_integer(const char *what, const char *text, int64_t low, int64_t high, int64_t *value)
-    VL_CHECKED;
+Status vl_parse_integer(const char *what, const char *text, int64_t low, int64_t high,
+                        int64_t *value) VL_CHECKED;
 /* "1.234 GiB", "12.50 MiB", "512 B": binary units, label matching the divisor. */
 void vl_format_bytes(int64_t bytes, char *text, size_t size);
+/* value / divisor with that many decimals, rounded half up, "." under every locale; value >= 0. */
+void vl_format_quotient(int64_t value, int64_t divisor, int decimals, char *text, size_t size);
 double vl_bytes_to_gib(int64_t bytes);
 double vl_bytes_to_gb(int64_t bytes);
 double vl_bytes_to_mb(int64_t bytes);

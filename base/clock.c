@@ -12,8 +12,7 @@ int64_t vl_monotonic_ns(void) {
 }
 
 void vl_utc_text(char *text, size_t size) {
-  if (size == 0)
-    return;
+  if (size == 0) return;
   time_t now = time(NULL);
   struct tm parts;
   if (gmtime_r(&now, &parts) == NULL || strftime(text, size, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0) {

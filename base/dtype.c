@@ -69,8 +69,7 @@ static uint32_t shift_to_nearest(uint32_t value, unsigned shift) {
 uint16_t vl_bf16_from_f32(float value) {
   uint32_t bits = bits_of(value);
   /* A NaN whose payload sits in the dropped half must not become infinity: set the quiet bit. */
-  if ((bits & 0x7FFFFFFFU) > 0x7F800000U)
-    return (uint16_t)((bits >> 16) | 0x0040U);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return (uint16_t)((bits >> 16) | 0x0040U);
   /* Sign, exponent and mantissa are one number: a carry out of the mantissa is the next binade, and out
    * of the largest one infinity. */
   return (uint16_t)((bits & 0x80000000U) >> 16 | shift_to_nearest(bits & 0x7FFFFFFFU, 16));
@@ -82,15 +81,12 @@ uint16_t vl_f16_from_f32(float value) {
   uint32_t bits = bits_of(value);
   uint32_t sign = (bits >> 16) & 0x8000U;
   uint32_t magnitude = bits & 0x7FFFFFFFU;
-  if (magnitude > 0x7F800000U)
-    return (uint16_t)(sign | 0x7E00U | ((magnitude >> 13) & 0x01FFU));
-  if (magnitude >= 0x47800000U)
-    return (uint16_t)(sign | 0x7C00U); /* 65536 and above */
-  if (magnitude >= 0x38800000U) {      /* 2^-14 and above: normal; rounding may carry up to infinity */
+  if (magnitude > 0x7F800000U) return (uint16_t)(sign | 0x7E00U | ((magnitude >> 13) & 0x01FFU));
+  if (magnitude >= 0x47800000U) return (uint16_t)(sign | 0x7C00U); /* 65536 and above */
+  if (magnitude >= 0x38800000U) { /* 2^-14 and above: normal; rounding may carry up to infinity */
     return (uint16_t)(sign | shift_to_nearest(magnitude - (112U << 23), 13));
   }
-  if (magnitude <= 0x33000000U)
-    return (uint16_t)sign; /* 2^-25 and below round to zero */
+  if (magnitude <= 0x33000000U) return (uint16_t)sign; /* 2^-25 and below round to zero */
   /* Subnormal: units of 2^-24. The float is mantissa * 2^(exponent - 150). */
   uint32_t exponent = magnitude >> 23;
   uint32_t mantissa = (magnitude & 0x007FFFFFU) | 0x00800000U;
@@ -101,10 +97,8 @@ float vl_f32_from_f16(uint16_t bits) {
   uint32_t sign = (uint32_t)(bits & 0x8000U) << 16;
   uint32_t exponent = (bits >> 10) & 0x1FU;
   uint32_t mantissa = bits & 0x03FFU;
-  if (exponent == 0x1FU)
-    return float_of(sign | 0x7F800000U | mantissa << 13);
-  if (exponent != 0)
-    return float_of(sign | (exponent + 112U) << 23 | mantissa << 13);
+  if (exponent == 0x1FU) return float_of(sign | 0x7F800000U | mantissa << 13);
+  if (exponent != 0) return float_of(sign | (exponent + 112U) << 23 | mantissa << 13);
   float magnitude = (float)mantissa * 0x1p-24F; /* exact */
   return float_of(sign | bits_of(magnitude));
 }
@@ -113,44 +107,31 @@ float vl_f32_from_f16(uint16_t bits) {
  * zero, with the last bit set when anything was dropped. */
 static float float_rounded_to_odd(double value) {
   float nearest = (float)value;
-  if (isnan(value) || isinf(value) || (double)nearest == value)
-    return nearest;
+  if (isnan(value) || isinf(value) || (double)nearest == value) return nearest;
   uint32_t bits = bits_of(nearest);
-  if (fabs((double)nearest) > fabs(value))
-    bits -= 1U;
+  if (fabs((double)nearest) > fabs(value)) bits -= 1U;
   return float_of(bits | 1U);
 }
 
 /* Nearest integer within [low, high]; NaN becomes 0. A cast alone is undefined outside the range. */
 static int64_t integer_within(double value, int64_t low, int64_t high) {
-  if (isnan(value))
-    return 0;
+  if (isnan(value)) return 0;
   double rounded = nearbyint(value);
-  if (rounded <= (double)low)
-    return low;
-  if (rounded >= (double)high)
-    return high;
+  if (rounded <= (double)low) return low;
+  if (rounded >= (double)high) return high;
   return (int64_t)rounded;
 }
 
 double vl_element_get(const void *data, DType dtype, int64_t i) {
   switch (dtype) {
-  case DTYPE_F32:
-    return (double)((const float *)data)[i];
-  case DTYPE_BF16:
-    return (double)vl_f32_from_bf16(((const uint16_t *)data)[i]);
-  case DTYPE_F16:
-    return (double)vl_f32_from_f16(((const uint16_t *)data)[i]);
-  case DTYPE_F64:
-    return ((const double *)data)[i];
-  case DTYPE_I32:
-    return (double)((const int32_t *)data)[i];
-  case DTYPE_I64:
-    return (double)((const int64_t *)data)[i];
-  case DTYPE_U8:
-    return (double)((const uint8_t *)data)[i];
-  case DTYPE_COUNT:
-    break;
+  case DTYPE_F32: return (double)((const float *)data)[i];
+  case DTYPE_BF16: return (double)vl_f32_from_bf16(((const uint16_t *)data)[i]);
+  case DTYPE_F16: return (double)vl_f32_from_f16(((const uint16_t *)data)[i]);
+  case DTYPE_F64: return ((const double *)data)[i];
+  case DTYPE_I32: return (double)((const int32_t *)data)[i];
+  case DTYPE_I64: return (double)((const int64_t *)data)[i];
+  case DTYPE_U8: return (double)((const uint8_t *)data)[i];
+  case DTYPE_COUNT: break;
   }
   assert(!"element type out of range");
   return 0.0;
@@ -158,29 +139,14 @@ double vl_element_get(const void *data, DType dtype, int64_t i) {
 
 void vl_element_set(void *data, DType dtype, int64_t i, double value) {
   switch (dtype) {
-  case DTYPE_F32:
-    ((float *)data)[i] = (float)value;
-    return;
-  case DTYPE_BF16:
-    ((uint16_t *)data)[i] = vl_bf16_from_f32(float_rounded_to_odd(value));
-    return;
-  case DTYPE_F16:
-    ((uint16_t *)data)[i] = vl_f16_from_f32(float_rounded_to_odd(value));
-    return;
-  case DTYPE_F64:
-    ((double *)data)[i] = value;
-    return;
-  case DTYPE_I32:
-    ((int32_t *)data)[i] = (int32_t)integer_within(value, INT32_MIN, INT32_MAX);
-    return;
-  case DTYPE_I64:
-    ((int64_t *)data)[i] = integer_within(value, INT64_MIN, INT64_MAX);
-    return;
-  case DTYPE_U8:
-    ((uint8_t *)data)[i] = (uint8_t)integer_within(value, 0, UINT8_MAX);
-    return;
-  case DTYPE_COUNT:
-    break;
+  case DTYPE_F32: ((float *)data)[i] = (float)value; return;
+  case DTYPE_BF16: ((uint16_t *)data)[i] = vl_bf16_from_f32(float_rounded_to_odd(value)); return;
+  case DTYPE_F16: ((uint16_t *)data)[i] = vl_f16_from_f32(float_rounded_to_odd(value)); return;
+  case DTYPE_F64: ((double *)data)[i] = value; return;
+  case DTYPE_I32: ((int32_t *)data)[i] = (int32_t)integer_within(value, INT32_MIN, INT32_MAX); return;
+  case DTYPE_I64: ((int64_t *)data)[i] = integer_within(value, INT64_MIN, INT64_MAX); return;
+  case DTYPE_U8: ((uint8_t *)data)[i] = (uint8_t)integer_within(value, 0, UINT8_MAX); return;
+  case DTYPE_COUNT: break;
   }
   assert(!"element type out of range");
 }

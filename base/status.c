@@ -22,41 +22,28 @@ Status vl_error(StatusCode code, const char *format, ...) {
 
 const char *vl_status_name(StatusCode code) {
   switch (code) {
-  case VL_OK:
-    return "ok";
-  case VL_INVALID:
-    return "invalid";
-  case VL_OUT_OF_MEMORY:
-    return "out-of-memory";
-  case VL_UNSUPPORTED:
-    return "unsupported";
-  case VL_ENVIRONMENT:
-    return "environment";
-  case VL_DIVERGED:
-    return "diverged";
-  case VL_INTERRUPTED:
-    return "interrupted";
-  case VL_INTERNAL:
-    return "internal";
+  case VL_OK: return "ok";
+  case VL_INVALID: return "invalid";
+  case VL_OUT_OF_MEMORY: return "out-of-memory";
+  case VL_UNSUPPORTED: return "unsupported";
+  case VL_ENVIRONMENT: return "environment";
+  case VL_DIVERGED: return "diverged";
+  case VL_INTERRUPTED: return "interrupted";
+  case VL_INTERNAL: return "internal";
   }
   return "unknown";
 }
 
 int vl_status_exit_code(StatusCode code) {
   switch (code) {
-  case VL_OK:
-    return 0;
-  case VL_INVALID:
-    return 2;
-  case VL_ENVIRONMENT:
-    return 3;
-  case VL_INTERRUPTED:
-    return 4;
+  case VL_OK: return 0;
+  case VL_INVALID: return 2;
+  case VL_ENVIRONMENT: return 3;
+  case VL_INTERRUPTED: return 4;
   case VL_OUT_OF_MEMORY:
   case VL_UNSUPPORTED:
   case VL_DIVERGED:
-  case VL_INTERNAL:
-    return 1;
+  case VL_INTERNAL: return 1;
   }
   return 1;
 }

@@ -32,8 +32,7 @@ static const ByteUnit byte_units[] = {
 
 static const ByteUnit *find_byte_unit(const char *name) {
   for (size_t i = 0; i < sizeof byte_units / sizeof byte_units[0]; i++) {
-    if (strcmp(name, byte_units[i].name) == 0)
-      return &byte_units[i];
+    if (strcmp(name, byte_units[i].name) == 0) return &byte_units[i];
   }
   return NULL;
 }
@@ -62,22 +61,18 @@ static Status bytes_error(const char *text) {
 Status vl_parse_bytes(const char *text, int64_t *bytes) {
   const char *at = text;
   int64_t whole;
-  if (!is_digit(*at) || !read_digits(&at, &whole))
-    return bytes_error(text);
+  if (!is_digit(*at) || !read_digits(&at, &whole)) return bytes_error(text);
   const char *fraction = at;
   const char *fraction_end = at;
   if (*at == '.') {
     fraction = at + 1;
     fraction_end = fraction + strspn(fraction, "0123456789");
-    if (fraction_end == fraction)
-      return bytes_error(text);
+    if (fraction_end == fraction) return bytes_error(text);
     at = fraction_end;
   }
-  if (*at == ' ')
-    at++;
+  if (*at == ' ') at++;
   const ByteUnit *unit = find_byte_unit(at);
-  if (unit == NULL)
-    return bytes_error(text);
+  if (unit == NULL) return bytes_error(text);
   /* From the last digit to the first; flooring at each step gives the floor of the whole. */
   int64_t part = 0;
   for (const char *digit = fraction_end; digit > fraction; digit--) {
@@ -103,23 +98,28 @@ Status vl_parse_integer(const char *what, const char *text, int64_t low, int64_t
   return vl_ok();
 }
 
-/* "whole.fraction label": value / unit with that many decimals, half up, from whole numbers only. */
-static void format_quotient(int64_t value, int64_t unit, int decimals, const char *label, char *text,
-                            size_t size) {
+void vl_format_quotient(int64_t value, int64_t divisor, int decimals, char *text, size_t size) {
   int64_t scale = 1;
   for (int i = 0; i < decimals; i++)
     scale *= 10;
-  int64_t whole = value / unit;
-  int64_t fraction = (value % unit * scale + unit / 2) / unit;
+  int64_t whole = value / divisor;
+  int64_t fraction = (value % divisor * scale + divisor / 2) / divisor;
   if (fraction == scale) {
     whole++;
     fraction = 0;
   }
   if (decimals == 0) {
-    snprintf(text, size, "%" PRId64 " %s", whole, label);
+    snprintf(text, size, "%" PRId64, whole);
   } else {
-    snprintf(text, size, "%" PRId64 ".%0*" PRId64 " %s", whole, decimals, fraction, label);
+    snprintf(text, size, "%" PRId64 ".%0*" PRId64, whole, decimals, fraction);
   }
+}
+
+static void format_quotient(int64_t value, int64_t divisor, int decimals, const char *label, char *text,
+                            size_t size) {
+  char number[32];
+  vl_format_quotient(value, divisor, decimals, number, sizeof number);
+  snprintf(text, size, "%s %s", number, label);
 }
 
 void vl_format_bytes(int64_t bytes, char *text, size_t size) {

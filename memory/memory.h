@@ -37,14 +37,14 @@ typedef struct Backing {
 /* ---- Tracker -------------------------------------------------------------------------------------- */
 
 typedef enum MemoryAction {
-  MEMORY_OBTAIN = 0,    /* a block handed out */
-  MEMORY_RELEASE,       /* a block given back */
+  MEMORY_OBTAIN = 0,      /* a block handed out */
+  MEMORY_RELEASE,         /* a block given back */
   MEMORY_SEGMENT_RESERVE, /* the policy took a segment from the backing */
   MEMORY_SEGMENT_RELEASE,
-  MEMORY_OOM            /* a request that failed; bytes = the request */
+  MEMORY_OOM /* a request that failed; bytes = the request */
 } MemoryAction;
 
-/* One event of the timeline. `bytes` is rounded as the policy rounds; `requested_bytes` as asked. */
+/* One event of the timeline. `bytes` is what the block occupies; `requested_bytes` as asked. */
 typedef struct MemoryEvent {
   int64_t time_ns;
   MemoryAction action;
@@ -69,9 +69,9 @@ typedef struct MemoryStatistics {
   MemoryCounter requested;
   MemoryCounter allocated;
   MemoryCounter reserved;
-  MemoryCounter by_category[MEMORY_CATEGORY_COUNT]; /* each category's own peak */
+  MemoryCounter by_category[MEMORY_CATEGORY_COUNT];      /* each category's own peak */
   int64_t category_at_peak_bytes[MEMORY_CATEGORY_COUNT]; /* the split at the allocated peak; sums to it */
-  int64_t cached_free_at_peak_bytes; /* reserved at the reserved peak, less what was allocated then */
+  int64_t cached_free_at_peak_bytes; /* the reserved peak, less the most allocated while it stood there */
   int64_t obtains, releases, segment_reserves, segment_releases, retries, ooms;
 } MemoryStatistics;
 
@@ -104,7 +104,7 @@ int64_t vl_tracker_scopes_at_peak(const Tracker *tracker, ScopeBytes *scopes, in
 /* A block in use. Fields are read-only outside memory. */
 typedef struct Block {
   uintptr_t address;
-  int64_t bytes;           /* as rounded */
+  int64_t bytes;           /* as rounded, with a rest too small to split off; what `allocated` counts */
   int64_t requested_bytes; /* as asked */
   MemoryCategory category;
   const char *name;
@@ -134,13 +134,14 @@ typedef struct HeapOptions {
 
 typedef struct Heap Heap;
 /* Borrows backing and tracker. VL_INVALID names the accepted policies. */
-Status vl_heap_create(const Backing *backing, const HeapOptions *options, Tracker *tracker, Heap **heap)
-    VL_CHECKED;
+Status vl_heap_create(const Backing *backing, const HeapOptions *options, Tracker *tracker,
+                      Heap **heap) VL_CHECKED;
 /* Gives every segment back. Blocks still in use are our own bug: asserted in debug builds. */
 void vl_heap_destroy(Heap **heap);
 /* VL_OUT_OF_MEMORY names the request, what is allocated, reserved, the capacity, the largest free block
- * and whether the free bytes would have sufficed in one piece ("fragmented"). A failed request leaves
- * the heap as it was. The block stays owned by the heap until released. */
+ * and whether what is not in use would have sufficed in one piece ("fragmented") or not ("shortage").
+ * A failed request leaves every block as it was; free segments given back on the way stay given back.
+ * A block of 0 bytes has address 0 and is not counted. The block stays owned by the heap until released. */
 Status vl_heap_obtain(Heap *heap, const AllocationRequest *request, Block **block) VL_CHECKED;
 /* Gives a block back and sets the pointer to NULL; NULL is allowed. */
 void vl_heap_release(Heap *heap, Block **block);

@@ -1,0 +1,182 @@
+/* The tracker: the one place that counts bytes. An event costs a few additions and compares; the clock is
+ * read only when the event is kept. */
+#include "memory/internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_EVENT_CAPACITY = 1024 };
+
+struct Tracker {
+  MemoryStatistics statistics; /* cached_free_at_peak_bytes is filled in on reading */
+  int64_t allocated_at_reserved_peak_bytes;
+  ScopeTable *scopes;
+  bool keep;
+  int64_t recorded_count; /* kept or not */
+  MemoryEvent *events;
+  int64_t event_count, event_capacity;
+};
+
+const char *vl_memory_category_name(MemoryCategory category) {
+  static const char *const names[MEMORY_CATEGORY_COUNT] = {
+      [MEMORY_PARAMETER] = "parameter",
+      [MEMORY_GRADIENT] = "gradient",
+      [MEMORY_OPTIMIZER] = "optimizer",
+      [MEMORY_ACTIVATION] = "activation",
+      [MEMORY_INPUT] = "input",
+      [MEMORY_WORKSPACE] = "workspace",
+      [MEMORY_COMMUNICATION] = "communication",
+  };
+  assert((unsigned)category < MEMORY_CATEGORY_COUNT);
+  return names[category];
+}
+
+Tracker *vl_tracker_create(bool timeline) {
+  Tracker *tracker = vl_allocate(sizeof *tracker);
+  tracker->scopes = vl_scope_table_create();
+  tracker->keep = timeline;
+  return tracker;
+}
+
+void vl_tracker_destroy(Tracker **tracker) {
+  if (*tracker == NULL) return;
+  vl_scope_table_destroy(&(*tracker)->scopes);
+  free((*tracker)->events);
+  free(*tracker);
+  *tracker = NULL;
+}
+
+/* ---- Recording ------------------------------------------------------------------------------------- */
+
+static void counter_change(MemoryCounter *counter, int64_t bytes) {
+  counter->current_bytes += bytes;
+  if (counter->current_bytes > counter->peak_bytes) counter->peak_bytes = counter->current_bytes;
+}
+
+static void save_split_at_peak(Tracker *tracker) {
+  MemoryStatistics *statistics = &tracker->statistics;
+  for (int i = 0; i < MEMORY_CATEGORY_COUNT; i++) {
+    statistics->category_at_peak_bytes[i] = statistics->by_category[i].current_bytes;
+  }
+  vl_scope_table_mark_peak(tracker->scopes);
+}
+
+/* Reserved stays at its peak for a while: what counts is the most that was in use meanwhile, else the
+ * segment just taken would always count as free. */
+static void follow_reserved_peak(Tracker *tracker) {
+  const MemoryStatistics *statistics = &tracker->statistics;
+  if (statistics->reserved.current_bytes == statistics->reserved.peak_bytes &&
+      statistics->allocated.current_bytes > tracker->allocated_at_reserved_peak_bytes) {
+    tracker->allocated_at_reserved_peak_bytes = statistics->allocated.current_bytes;
+  }
+}
+
+/* Counts the event and keeps it when a timeline is wanted; totals are those after the event. */
+static void append_event(Tracker *tracker, MemoryEvent event) {
+  tracker->recorded_count++;
+  if (!tracker->keep) return;
+  if (tracker->event_count == tracker->event_capacity) {
+    int64_t capacity = tracker->event_capacity == 0 ? FIRST_EVENT_CAPACITY : 2 * tracker->event_capacity;
+    tracker->events = vl_reallocate(tracker->events, (size_t)capacity * sizeof(MemoryEvent));
+    tracker->event_capacity = capacity;
+  }
+  event.time_ns = vl_monotonic_ns();
+  event.allocated_bytes = tracker->statistics.allocated.current_bytes;
+  event.reserved_bytes = tracker->statistics.reserved.current_bytes;
+  tracker->events[tracker->event_count++] = event;
+}
+
+void vl_tracker_record_block(Tracker *tracker, MemoryAction action, const Block *block) {
+  MemoryStatistics *statistics = &tracker->statistics;
+  bool obtained = action == MEMORY_OBTAIN;
+  int64_t change_bytes = obtained ? block->bytes : -block->bytes;
+  int64_t peak_before_bytes = statistics->allocated.peak_bytes;
+  counter_change(&statistics->requested, obtained ? block->requested_bytes : -block->requested_bytes);
+  counter_change(&statistics->allocated, change_bytes);
+  counter_change(&statistics->by_category[block->category], change_bytes);
+  vl_scope_table_change(tracker->scopes, block->scope, block->category, change_bytes);
+  if (obtained) {
+    statistics->obtains++;
+    if (statistics->allocated.peak_bytes > peak_before_bytes) save_split_at_peak(tracker);
+    follow_reserved_peak(tracker);
+  } else {
+    statistics->releases++;
+  }
+  append_event(tracker, (MemoryEvent){.action = action,
+                                      .category = block->category,
+                                      .address = block->address,
+                                      .bytes = block->bytes,
+                                      .requested_bytes = block->requested_bytes,
+                                      .name = block->name,
+                                      .scope = block->scope,
+                                      .stream = block->stream});
+}
+
+void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t address, int64_t bytes,
+                               int stream) {
+  MemoryStatistics *statistics = &tracker->statistics;
+  if (action == MEMORY_SEGMENT_RESERVE) {
+    int64_t peak_before_bytes = statistics->reserved.peak_bytes;
+    counter_change(&statistics->reserved, bytes);
+    statistics->segment_reserves++;
+    if (statistics->reserved.peak_bytes > peak_before_bytes) {
+      tracker->allocated_at_reserved_peak_bytes = statistics->allocated.current_bytes;
+    }
+  } else {
+    counter_change(&statistics->reserved, -bytes);
+    statistics->segment_releases++;
+  }
+  append_event(
+      tracker,
+      (MemoryEvent){
+          .action = action, .address = address, .bytes = bytes, .requested_bytes = bytes, .stream = stream});
+}
+
+void vl_tracker_record_failure(Tracker *tracker, const AllocationRequest *request, int64_t bytes) {
+  tracker->statistics.ooms++;
+  append_event(tracker, (MemoryEvent){.action = MEMORY_OOM,
+                                      .category = request->category,
+                                      .bytes = bytes,
+                                      .requested_bytes = request->bytes,
+                                      .name = request->name,
+                                      .scope = request->scope,
+                                      .stream = request->stream});
+}
+
+void vl_tracker_count_retry(Tracker *tracker) { tracker->statistics.retries++; }
+
+/* ---- Reading ------------------------------------------------------------------------------------------ */
+
+void vl_tracker_statistics(const Tracker *tracker, MemoryStatistics *statistics) {
+  *statistics = tracker->statistics;
+  statistics->cached_free_at_peak_bytes =
+      statistics->reserved.peak_bytes - tracker->allocated_at_reserved_peak_bytes;
+}
+
+void vl_tracker_reset_peaks(Tracker *tracker) {
+  MemoryStatistics *statistics = &tracker->statistics;
+  statistics->requested.peak_bytes = statistics->requested.current_bytes;
+  statistics->allocated.peak_bytes = statistics->allocated.current_bytes;
+  statistics->reserved.peak_bytes = statistics->reserved.current_bytes;
+  for (int i = 0; i < MEMORY_CATEGORY_COUNT; i++) {
+    statistics->by_category[i].peak_bytes = statistics->by_category[i].current_bytes;
+  }
+  tracker->allocated_at_reserved_peak_bytes = statistics->allocated.current_bytes;
+  save_split_at_peak(tracker);
+}
+
+const MemoryEvent *vl_tracker_events(const Tracker *tracker, int64_t *count) {
+  *count = tracker->event_count;
+  return tracker->event_count > 0 ? tracker->events : NULL;
+}
+
+void vl_tracker_clear_events(Tracker *tracker) { tracker->event_count = 0; }
+
+void vl_tracker_keep_events(Tracker *tracker, bool keep) { tracker->keep = keep; }
+
+int64_t vl_tracker_event_count(const Tracker *tracker) { return tracker->recorded_count; }
+
+int64_t vl_tracker_scopes_at_peak(const Tracker *tracker, ScopeBytes *scopes, int64_t capacity) {
+  return vl_scope_table_at_peak(tracker->scopes, scopes, capacity);
+}
