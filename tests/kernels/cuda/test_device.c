@@ -1,0 +1,116 @@
+/* The cuda device on a GPU: memory comes and goes, what is uploaded comes back bit by bit, running out is a
+ * result, and an op without a kernel is refused by name. Skips (77) without a usable GPU; fails there when
+ * VRAMLAB_REQUIRE names cuda. */
+#include "open_module.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SKIPPED = 77 };
+
+static Device *device_of(void **state) { return *state; }
+
+static void describes_the_card(void **state) {
+  Device *device = device_of(state);
+  DeviceDescription description;
+  device->interface->describe(device, &description);
+  assert_string_equal(description.name, "cuda");
+  assert_true(strlen(description.hardware) > 0);
+  assert_int_equal(strncmp(description.isa, "sm_", 3), 0);
+  assert_true(description.memory_bytes > 0);
+  assert_false(description.predicts);
+}
+
+/* 1 MiB + 3 floats: no round size. The pattern covers every bit of the words. */
+static void upload_and_download_are_inverse(void **state) {
+  Device *device = device_of(state);
+  const Backing *backing = device->interface->backing(device);
+  enum { ELEMENTS = 262144 + 3 };
+  Storage storage = {.name = "pattern", .dtype = DTYPE_F32, .elements = ELEMENTS, .layout = LAYOUT_PLAIN};
+  int64_t bytes = device->interface->storage_bytes(device, LAYOUT_PLAIN, &storage);
+  assert_int_equal(bytes, ELEMENTS * 4);
+  uint32_t *sent = vl_allocate((size_t)bytes), *received = vl_allocate((size_t)bytes);
+  for (uint32_t i = 0; i < ELEMENTS; i++)
+    sent[i] = i * 2654435761U;
+
+  uintptr_t address = 0;
+  assert_int_equal(backing->reserve(backing->context, bytes, &address).code, VL_OK);
+  assert_int_equal(device->interface->upload(device, &storage, sent, address).code, VL_OK);
+  assert_int_equal(device->interface->download(device, &storage, address, received).code, VL_OK);
+  assert_memory_equal(sent, received, (size_t)bytes);
+  backing->release(backing->context, address, bytes);
+  assert_int_equal(device->interface->synchronize(device).code, VL_OK);
+  free(sent);
+  free(received);
+}
+
+static void driver_counts_what_is_reserved(void **state) {
+  Device *device = device_of(state);
+  const Backing *backing = device->interface->backing(device);
+  const int64_t bytes = 256 << 20;
+  uintptr_t address = 0;
+  int64_t before = device->interface->driver_bytes(device);
+  assert_int_equal(backing->reserve(backing->context, bytes, &address).code, VL_OK);
+  assert_true(device->interface->driver_bytes(device) - before >= bytes);
+  backing->release(backing->context, address, bytes);
+}
+
+static void too_large_a_request_is_out_of_memory_and_leaves_the_card_usable(void **state) {
+  Device *device = device_of(state);
+  const Backing *backing = device->interface->backing(device);
+  uintptr_t address = 0;
+  Status status = backing->reserve(backing->context, INT64_C(1) << 50, &address);
+  assert_int_equal(status.code, VL_OUT_OF_MEMORY);
+  assert_non_null(strstr(status.message, "1125899906842624"));
+  assert_int_equal(device->interface->synchronize(device).code, VL_OK);
+  assert_int_equal(backing->reserve(backing->context, 4096, &address).code, VL_OK);
+  backing->release(backing->context, address, 4096);
+}
+
+static void op_without_kernel_is_refused_by_name(void **state) {
+  Device *device = device_of(state);
+  Op op = {.name = "conv"};
+  Node node = {.op = &op, .scope = "layer1.0.conv1"};
+  Status status = device->interface->supports(device, &node);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "conv"));
+  assert_non_null(strstr(status.message, "layer1.0.conv1"));
+}
+
+/* Whether the comma-separated list in VRAMLAB_REQUIRE names cuda. */
+static bool cuda_is_required(void) {
+  const char *list = getenv("VRAMLAB_REQUIRE");
+  for (const char *at = list; at != NULL && *at != '\0';) {
+    size_t length = strcspn(at, ",");
+    if (length == strlen("cuda") && strncmp(at, "cuda", length) == 0) return true;
+    at += length + (at[length] == ',');
+  }
+  return false;
+}
+
+int main(void) {
+  void *module = load_cuda_module();
+  Device *device = NULL;
+  Status status = module == NULL ? vl_error(VL_ENVIRONMENT, "the cuda module is not built: %s", dlerror())
+                                 : find_open(module)(&(DeviceOptions){0}, &device);
+  if (status.code != VL_OK) {
+    fprintf(stderr, "%s: %s\n", cuda_is_required() ? "required by VRAMLAB_REQUIRE" : "skipped",
+            status.message);
+    return cuda_is_required() ? 1 : SKIPPED;
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_prestate(describes_the_card, device),
+      cmocka_unit_test_prestate(upload_and_download_are_inverse, device),
+      cmocka_unit_test_prestate(driver_counts_what_is_reserved, device),
+      cmocka_unit_test_prestate(too_large_a_request_is_out_of_memory_and_leaves_the_card_usable, device),
+      cmocka_unit_test_prestate(op_without_kernel_is_refused_by_name, device),
+  };
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  device->interface->close(device);
+  return failed;
+}
