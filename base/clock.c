@@ -1,6 +1,5 @@
 /* Clocks. Durations come from the monotonic clock only, so a stepped wall clock cannot make one negative
  * (fault case I12). */
-#define _POSIX_C_SOURCE 200809L
 #include "base/base.h"
 
 #include <time.h>
