@@ -1,0 +1,213 @@
+/* harness: command line, suites, the runner of child processes, statistics and the store of results.
+ * Reports, claims and figures read the store only. */
+#ifndef VRAMLAB_HARNESS_H
+#define VRAMLAB_HARNESS_H
+
+#include "base/base.h"
+#include "engine/engine.h"
+#include <jansson.h>
+#include <stdio.h>
+
+/* ---- Statistics: small, own, with golden tests ---------------------------------------------------------- */
+
+/* Median of n values; NaN when n is 0. */
+double vl_statistics_median(const double *values, int64_t n);
+/* Median absolute deviation from the median, unscaled; NaN when n is 0. */
+double vl_statistics_spread(const double *values, int64_t n);
+/* Quantile p in [0, 1] with linear interpolation (R's type 7, numpy's default); NaN when n is 0. */
+double vl_statistics_quantile(const double *values, int64_t n, double p);
+
+/* A median with its distribution-free interval: order statistics k and n + 1 - k, where k is the largest for
+ * which the coverage 1 - 2 P(Binomial(n, 1/2) < k) is at least 0.95. Fewer than 6 samples have none: low,
+ * high and coverage are NaN. */
+typedef struct Estimate {
+  double median, spread;
+  double low, high, coverage;
+  int64_t samples;
+} Estimate;
+Estimate vl_statistics_estimate(const double *values, int64_t n);
+/* Drops the first `warmup` samples; VL_INVALID when none would be left. */
+Status vl_statistics_drop_warmup(const double *values, int64_t n, int64_t warmup, const double **kept,
+                                 int64_t *kept_count) VL_CHECKED;
+/* Tukey's fences (1.5 interquartile ranges): sets flags[i] for the samples outside, returns how many. */
+int64_t vl_statistics_outliers(const double *values, int64_t n, bool *flags);
+/* Estimate of the ratios a[i] / b[i] of paired samples. */
+Estimate vl_statistics_paired_ratio(const double *a, const double *b, int64_t n);
+/* count per second; NaN, with the reason, when count or elapsed time is not positive. reason is NULL else. */
+double vl_statistics_rate(int64_t count, double elapsed_s, const char **reason);
+
+/* ---- Records: one JSON object a finished cell -------------------------------------------------------------- */
+
+enum { VL_SCHEMA_VERSION = 1 };
+
+typedef enum ColumnType { COLUMN_TEXT = 0, COLUMN_INTEGER, COLUMN_REAL, COLUMN_FLAG } ColumnType;
+
+/* One value of a record. The table of all of them serves JSON, HDF5 and CSV. */
+typedef struct Column {
+  const char *name; /* in tables: "peak_parameter_bytes" */
+  const char *path; /* in the JSON object; dots descend: "peak_by_category.parameter" */
+  const char *unit; /* "bytes", "s", "1/s", "1" for counts and ratios, "" for text */
+  ColumnType type;
+  const char *help;
+} Column;
+const Column *vl_column_all(int32_t *count);
+const Column *vl_column_find(const char *name); /* by name or path; NULL when unknown */
+
+/* A cell of a suite: what the engine is told, and what only the harness needs. */
+typedef struct SuiteCell {
+  CellSpec spec;
+  int32_t repeat;   /* 0-based */
+  double timeout_s; /* <= 0: none */
+} SuiteCell;
+
+/* 16 hexadecimal digits: hash of the resolved spec, the repeat and the schema version. */
+void vl_cell_key(const SuiteCell *cell, char key[17]);
+/* The record of a result. Unknown numbers are null, with why in "null_reasons". The caller owns it. */
+json_t *vl_record_create(const SuiteCell *cell, const CellResult *result);
+/* The record of a cell that gave no result: status timeout, crashed, skipped, unsupported. */
+json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, const char *error);
+/* By column name or path, dots descend. NULL, -1 and NaN when absent, null or of another type. */
+const char *vl_record_text(const json_t *record, const char *path);
+int64_t vl_record_integer(const json_t *record, const char *path);
+double vl_record_real(const json_t *record, const char *path);
+bool vl_record_flag(const json_t *record, const char *path);
+/* An array of numbers ("step_times_s", "losses"), null elements as NaN; free() it. Count 0 when absent. */
+double *vl_record_list(const json_t *record, const char *path, int64_t *count);
+/* One line of JSON: keys in order, 17 digits, "." whatever the locale. free() it. */
+char *vl_record_format(const json_t *record);
+
+/* ---- Store: a directory that survives a kill at any moment ---------------------------------------------------- */
+
+typedef struct Store Store;
+
+/* A new store in a directory that does not exist or is empty; suite and command line go to its head. */
+Status vl_store_create(const char *directory, const char *suite, const char *command_line,
+                       Store **store) VL_CHECKED;
+/* Opens for reading a directory, its results.h5 (also alone, without the directory), or "latest" (NULL means
+ * that too). A torn last line is left out with a note on stderr. results.h5 is rebuilt when it is not up to
+ * date. VL_INVALID: truncated or foreign; nothing is touched. */
+Status vl_store_open(const char *path, Store **store) VL_CHECKED;
+/* Opens a directory for adding to it: as above, and a torn last line is cut off. */
+Status vl_store_open_append(const char *directory, Store **store) VL_CHECKED;
+/* Journals a record (borrowed) and, when there are events, its timeline first; on return both are on disk.
+ * VL_ENVIRONMENT: no space; what was there is intact. */
+Status vl_store_append(Store *store, const json_t *record, const TimelineEvent *timeline,
+                       int64_t timeline_count) VL_CHECKED;
+/* One record a key: the latest. In order of first appearance. */
+int64_t vl_store_count(const Store *store);
+const json_t *vl_store_record(const Store *store, int64_t i);
+const json_t *vl_store_find(const Store *store, const char *key); /* NULL when absent */
+/* Provenance of the store itself: suite, created_utc, hostname, versions, command_line, ... */
+const json_t *vl_store_head(const Store *store);
+/* The timeline of a cell; count 0 when it has none. free() the events. */
+Status vl_store_timeline(const Store *store, const char *key, TimelineEvent **events,
+                         int64_t *count) VL_CHECKED;
+/* The directory ("" for a results.h5 on its own). */
+const char *vl_store_path(const Store *store);
+/* Writes results.h5 from journal and timelines when it is not up to date. */
+Status vl_store_rebuild(Store *store) VL_CHECKED;
+/* Closes and sets to NULL; NULL is allowed. Does not rebuild. */
+void vl_store_close(Store **store);
+
+/* ---- YAML with line marks: suites, claims ------------------------------------------------------------------------ */
+
+typedef enum YamlKind { YAML_TEXT = 0, YAML_LIST, YAML_MAP } YamlKind;
+typedef struct YamlNode {
+  YamlKind kind;
+  const char *file;
+  int32_t line, column; /* from 1 */
+  const char *text;     /* YAML_TEXT */
+  int32_t count;        /* items of a list, entries of a map */
+  const char **keys;    /* YAML_MAP */
+  struct YamlNode **items;
+} YamlNode;
+/* Reads a file into the arena. VL_INVALID names file:line:column: malformed, a key twice, nested too deep. */
+Status vl_yaml_load(const char *path, Arena *arena, const YamlNode **root) VL_CHECKED;
+/* The value of a key; NULL when the map has none (or node is NULL). */
+const YamlNode *vl_yaml_get(const YamlNode *map, const char *key);
+/* VL_INVALID unless node is a map with accepted keys only (NULL-terminated); names the unknown key and the
+ * accepted ones. */
+Status vl_yaml_check_keys(const YamlNode *node, const char *const *accepted) VL_CHECKED;
+/* Text of a scalar, a whole number within [low, high], a real number, a flag. VL_INVALID names the place. */
+Status vl_yaml_text(const YamlNode *node, const char **text) VL_CHECKED;
+Status vl_yaml_integer(const YamlNode *node, int64_t low, int64_t high, int64_t *value) VL_CHECKED;
+Status vl_yaml_real(const YamlNode *node, double *value) VL_CHECKED;
+Status vl_yaml_flag(const YamlNode *node, bool *value) VL_CHECKED;
+/* A VL_INVALID that begins with "file:line:column: ". */
+Status vl_yaml_error(const YamlNode *node, const char *format, ...)
+    __attribute__((format(printf, 2, 3))) VL_CHECKED;
+
+/* ---- Suites: format in cases/suites/README.md ---------------------------------------------------------------------- */
+
+typedef struct Suite {
+  Arena *arena;
+  const char *name, *title, *help, *path;
+  SuiteCell *cells; /* expanded, checked, each key once */
+  int64_t cell_count;
+} Suite;
+/* A path (has a "/" or ends in .yaml) or a name among the suites that come with the program. VL_INVALID names
+ * file:line:column and what is accepted. */
+Status vl_suite_load(const char *path_or_name, Suite **suite) VL_CHECKED;
+void vl_suite_destroy(Suite **suite);
+/* Calls visit for each suite that comes with the program, by name. */
+Status vl_suite_each(void (*visit)(const char *name, const char *title, const char *help, void *context),
+                     void *context) VL_CHECKED;
+/* A file that comes with the program ("cases/suites", "cases/claims.yaml", "plots/x.gp"): installed beside
+ * the program (../share/vramlab/...), else in the source tree. VL_ENVIRONMENT names both places. */
+Status vl_shared_path(const char *relative, char *path, size_t size) VL_CHECKED;
+
+/* ---- Runner: each measured cell in a child of its own ------------------------------------------------------------------ */
+
+typedef struct RunnerOptions {
+  const char *program; /* NULL: this program; started with the one argument "cell" */
+  double grace_s;      /* between SIGTERM and SIGKILL; <= 0: 1 s */
+  /* One line of what goes on inside a cell; NULL: nobody wants it. */
+  void (*step_done)(void *context, int32_t step, int32_t total);
+  void *context;
+} RunnerOptions;
+
+typedef struct Runner Runner;
+/* Blocks SIGINT, SIGTERM and SIGCHLD in this process until destroyed, and adopts orphans of its children. */
+Status vl_runner_create(const RunnerOptions *options, Runner **runner) VL_CHECKED;
+/* Ends the plan worker and every child. */
+void vl_runner_destroy(Runner **runner);
+/* Runs a cell to a record, whatever becomes of the child: its own status, or timeout or crashed. Everything
+ * the cell started is gone on return. plan cells share one worker. events: NULL, or the timeline; free() it.
+ * VL_INVALID: the spec is wrong. VL_INTERRUPTED: asked to stop a second time; there is no record. */
+Status vl_runner_cell(Runner *runner, const SuiteCell *cell, json_t **record, TimelineEvent **events,
+                      int64_t *event_count) VL_CHECKED;
+/* Whether SIGINT or SIGTERM came. */
+bool vl_runner_stop_requested(Runner *runner);
+
+/* The child's side: reads one spec a line, runs it, writes messages to `out`, until end of input. Returns the
+ * exit code. run is vl_cell_run but in tests. */
+typedef Status (*CellRunFunction)(const CellSpec *spec, const CellObserver *observer, CellResult *result);
+int vl_worker_serve(FILE *in, int out, CellRunFunction run);
+
+/* Largest value in [low, high] for which probe says fits, given that all below a fitting one fit; low - 1
+ * when none does. An error of the probe ends the search and is returned. */
+Status vl_bisect(int64_t low, int64_t high, Status (*probe)(void *context, int64_t value, bool *fits),
+                 void *context, int64_t *largest) VL_CHECKED;
+
+/* ---- Commands: argv[0] is the command's name; the result is the exit code ------------------------------------------------ */
+
+int vl_command_list(int argc, char **argv);
+int vl_command_run(int argc, char **argv); /* also `plan` */
+int vl_command_max_batch(int argc, char **argv);
+int vl_command_graph(int argc, char **argv);
+int vl_command_doctor(int argc, char **argv);
+int vl_command_report(int argc, char **argv);
+int vl_command_claims(int argc, char **argv);
+int vl_command_plot(int argc, char **argv);
+
+/* After a suite has run: writes report.html and figures/ into the store's directory and the first screen to
+ * `screen` (NULL: not wanted). */
+Status vl_report_write(Store *store, FILE *screen) VL_CHECKED;
+/* Names and one-line helps of the figures, for `list`. */
+Status vl_plot_each(void (*visit)(const char *name, const char *help, void *context),
+                    void *context) VL_CHECKED;
+
+/* Prints "vramlab: message" to stderr and returns the exit code of a status. */
+int vl_command_fail(Status status);
+
+#endif
