@@ -1,0 +1,114 @@
+/* kernels/cpu: the cpu backend on oneDNN and OpenMP; private header of the folder.
+ * device.c implements devices/device.h, layouts.c names memory formats, primitive.c shares oneDNN's primitive
+ * descriptors, table.c lists the ops, <op>.c computes one op (or family). */
+#ifndef VRAMLAB_KERNELS_CPU_H
+#define VRAMLAB_KERNELS_CPU_H
+
+#include "base/base.h"
+#include "devices/device.h"
+#include "graph/graph.h"
+#include "oneapi/dnnl/dnnl.h"
+
+typedef struct LayoutTable LayoutTable;
+typedef struct PrimitiveCache PrimitiveCache;
+
+typedef struct CpuDevice {
+  Device device; /* first: a Device pointer is a CpuDevice pointer */
+  dnnl_engine_t engine;
+  dnnl_stream_t stream;
+  int32_t threads;
+  LayoutTable *layouts;
+  PrimitiveCache *primitives;
+  dnnl_primitive_attr_t attributes; /* user scratchpad: what a primitive needs is charged to the heap */
+  Backing backing;
+} CpuDevice;
+
+/* ---- Ops ---------------------------------------------------------------------------------------------- */
+
+typedef struct CpuOp CpuOp;
+
+/* A node in given layouts. Made by the device (zeroed, op, node, layouts and threads set), then op->prepare.
+ */
+struct Kernel {
+  const CpuOp *op;
+  const Node *node; /* outlives the kernel */
+  LayoutId inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
+  int64_t workspace_bytes;
+  char implementation[64]; /* "own" unless prepare says otherwise */
+  void *data;              /* the op's, from vl_allocate; freed by the device after destroy */
+  int32_t threads;
+};
+
+/* Addresses are of the tensors' first elements (views included), 64-byte aligned for whole storages, 0 for
+ * absent tensors. Storages of a blocked layout hold zeros in the padding of their channels, and a kernel that
+ * writes one keeps it so. */
+struct CpuOp {
+  const char *name;
+  /* Optional: whether the op can run these dtypes and shapes; VL_UNSUPPORTED says why not. */
+  Status (*supports)(CpuDevice *device, const Node *node);
+  /* Replaces every entry by the layout wanted: see choose_layouts in devices/device.h. */
+  Status (*choose_layouts)(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs);
+  /* Checks the layouts, sets workspace_bytes and implementation; compiles nothing, since plan calls it too.
+   */
+  Status (*prepare)(CpuDevice *device, Kernel *kernel);
+  /* Optional: compiles what launch needs. */
+  Status (*build)(CpuDevice *device, Kernel *kernel);
+  /* Computes; allocates nothing. */
+  Status (*launch)(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                   uintptr_t workspace, const LaunchContext *context);
+  /* Optional: gives back what prepare and build made, data's own memory excepted. */
+  void (*destroy)(CpuDevice *device, Kernel *kernel);
+};
+
+/* The op of that name (table.c), NULL when the device has none. */
+const CpuOp *cpu_op_find(const char *name);
+
+/* Every tensor plain. */
+Status cpu_choose_plain(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) VL_CHECKED;
+/* Tensors of input 0's rank (3 or more) take input 0's layout, plain when undecided; all others (per-channel
+ * vectors, scalars) are plain. */
+Status cpu_choose_follow(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) VL_CHECKED;
+/* VL_UNSUPPORTED, naming tensor and accepted types, unless every float tensor of the node is f32 or bf16. */
+Status cpu_supports_f32_bf16(CpuDevice *device, const Node *node) VL_CHECKED;
+
+/* ---- Layouts --------------------------------------------------------------------------------------------
+ * A layout is an order of dimensions and a list of inner blocks, whatever the shape: one number serves every
+ * tensor of a rank. LAYOUT_PLAIN is dense row-major of any rank. */
+
+/* An activation (N, C, spatial...) in memory: [n][channel_blocks][spatial][block]. Plain has block 1 and
+ * channel_blocks = channels, nChw16c block 16, channels-last one block of all channels. The last block may be
+ * padded: channel_blocks * block >= channels. A tensor of rank 0 or 1 is n = 1, channels = its elements. */
+typedef struct ChannelView {
+  int64_t n, channels, channel_blocks, spatial, block;
+} ChannelView;
+/* VL_UNSUPPORTED for a layout that has no such form. */
+Status cpu_channel_view(CpuDevice *device, LayoutId layout, const Tensor *tensor,
+                        ChannelView *view) VL_CHECKED;
+/* Elements a tensor occupies in a layout, padding included: what an element-wise op walks when all its
+ * tensors share the layout. */
+int64_t cpu_padded_elements(CpuDevice *device, LayoutId layout, const Tensor *tensor);
+
+LayoutTable *cpu_layouts_create(void);
+void cpu_layouts_destroy(LayoutTable **layouts);
+/* The number of a descriptor's format. `groups` > 1: the descriptor has the group as a dimension of its own
+ * before the tensor's (grouped weights); else 1. VL_UNSUPPORTED for what order and blocks cannot express. */
+Status cpu_layout_of(CpuDevice *device, const_dnnl_memory_desc_t descriptor, int64_t groups,
+                     LayoutId *layout) VL_CHECKED;
+/* The descriptor of a tensor in a layout; LAYOUT_ANY gives the library the choice. `groups` as above. */
+Status cpu_layout_descriptor(CpuDevice *device, LayoutId layout, const Tensor *tensor, int64_t groups,
+                             dnnl_memory_desc_t *descriptor) VL_CHECKED;
+/* Channels last for activations of that rank (3 to 5), "nhwc". */
+LayoutId cpu_layout_channels_last(CpuDevice *device, int32_t rank);
+/* Channels in blocks of 16, "nChw16c"; the wanted block may also be 8. */
+LayoutId cpu_layout_blocked(CpuDevice *device, int32_t rank, int64_t block);
+/* "plain", "nhwc", "nChw16c", or the order with blocks as oneDNN's tags spell it, "ABcd16b16a". */
+const char *cpu_layout_name(CpuDevice *device, LayoutId layout);
+
+/* ---- oneDNN ------------------------------------------------------------------------------------------------ */
+
+/* Maps a library status: `what` and the node name the place. VL_UNSUPPORTED for dnnl_unimplemented. */
+Status cpu_dnnl_status(dnnl_status_t status, const char *what, const Node *node) VL_CHECKED;
+/* The library's name of a type; dnnl_data_type_undef for those it has none for (i64). */
+dnnl_data_type_t cpu_dnnl_type(DType dtype);
+
+#endif
