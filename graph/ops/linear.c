@@ -1,0 +1,135 @@
+/* linear and matmul. */
+#include "graph/ops/ops.h"
+
+/* ---- linear ------------------------------------------------------------------------------------------------- */
+
+static bool has_bias(const Node *node) { return node->input_count > 2 && node->inputs[2] != NULL; }
+
+static Status infer_linear(Graph *graph, Node *node) {
+  VL_TRY(op_check_float_input(node, 0, "x", 2));
+  VL_TRY(op_check_float_input(node, 1, "weights", 2));
+  const Tensor *x = node->inputs[0], *w = node->inputs[1];
+  int64_t outputs = w->shape[0];
+  VL_TRY(op_check_sizes(node, 1, "weights", 2, (const int64_t[]){outputs, x->shape[1]}));
+  if (w->dtype != x->dtype)
+    return op_error(VL_INVALID, node, "x is %s and weights %s; must be the same type",
+                    vl_dtype_name(x->dtype), vl_dtype_name(w->dtype));
+  if (has_bias(node)) {
+    VL_TRY(op_check_sizes(node, 2, "bias", 1, &outputs));
+    DType dtype = node->inputs[2]->dtype;
+    if (dtype != x->dtype && dtype != DTYPE_F32)
+      return op_error(VL_INVALID, node, "bias is %s; must be %s or f32", vl_dtype_name(dtype),
+                      vl_dtype_name(x->dtype));
+  }
+  return op_add_output(graph, node, NULL, x->dtype, 2, (const int64_t[]){x->shape[0], outputs});
+}
+
+static Status give_product(Gradients *gradients, Node *node, int32_t index, Tensor *a, Tensor *b,
+                           int64_t transpose_a, int64_t transpose_b) {
+  if (!op_gradient_wanted(gradients, node, index)) return vl_ok();
+  OpParams params = {
+      .transpose_a = transpose_a, .transpose_b = transpose_b, .dtype = node->inputs[index]->dtype};
+  Tensor *inputs[] = {a, b}, *product;
+  VL_TRY(op_gradient_node(gradients, node, "matmul", &params, inputs, 2, &product));
+  return op_gradient_give(gradients, node, index, product);
+}
+
+static Status give_bias(Gradients *gradients, Node *node, Tensor *dy) {
+  if (!op_gradient_wanted(gradients, node, 2)) return vl_ok();
+  OpParams params = {.axes = {0}, .axis_count = 1, .dtype = node->inputs[2]->dtype};
+  Tensor *db;
+  VL_TRY(op_gradient_node(gradients, node, "sum", &params, &dy, 1, &db));
+  return op_gradient_give(gradients, node, 2, db);
+}
+
+static Status gradient_linear(Gradients *gradients, Node *node) {
+  Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
+  if (dy == NULL) return vl_ok();
+  Tensor *x = node->inputs[0], *w = node->inputs[1];
+  if (gradients->weight_first) {
+    VL_TRY(give_product(gradients, node, 1, dy, x, 1, 0));
+    VL_TRY(give_product(gradients, node, 0, dy, w, 0, 0));
+  } else {
+    VL_TRY(give_product(gradients, node, 0, dy, w, 0, 0));
+    VL_TRY(give_product(gradients, node, 1, dy, x, 1, 0));
+  }
+  return give_bias(gradients, node, dy);
+}
+
+static int64_t flops_linear(const Node *node) {
+  int64_t y = vl_tensor_elements(node->outputs[0]);
+  return op_multiply(op_multiply(2, node->inputs[0]->shape[1]) + (has_bias(node) ? 1 : 0), y);
+}
+
+/* ---- matmul ------------------------------------------------------------------------------------------------- */
+
+static Status infer_matmul(Graph *graph, Node *node) {
+  VL_TRY(op_check_float_input(node, 0, "a", -1));
+  VL_TRY(op_check_float_input(node, 1, "b", -1));
+  VL_TRY(op_check_flag(node, "transpose_a", node->params.transpose_a));
+  VL_TRY(op_check_flag(node, "transpose_b", node->params.transpose_b));
+  VL_TRY(op_check_float_dtype(node));
+  const Tensor *a = node->inputs[0], *b = node->inputs[1];
+  bool agree = a->rank >= 2 && a->rank == b->rank && a->dtype == b->dtype;
+  int64_t y[VL_MAX_DIMS] = {0};
+  int32_t rows = a->rank - 2;
+  for (int32_t i = 0; agree && i < rows; i++) {
+    agree = a->shape[i] == b->shape[i];
+    y[i] = a->shape[i];
+  }
+  if (!agree || a->shape[rows + 1 - node->params.transpose_a] != b->shape[rows + node->params.transpose_b]) {
+    char left[96], right[96];
+    vl_tensor_describe(a, left, sizeof left);
+    vl_tensor_describe(b, right, sizeof right);
+    return op_error(VL_INVALID, node,
+                    "a %s%s and b %s%s: leading sizes, inner sizes and types must be equal, with at least 2 "
+                    "dimensions",
+                    left, node->params.transpose_a ? " transposed" : "", right,
+                    node->params.transpose_b ? " transposed" : "");
+  }
+  y[rows] = a->shape[rows + node->params.transpose_a];
+  y[rows + 1] = b->shape[rows + 1 - node->params.transpose_b];
+  return op_add_output(graph, node, NULL, (DType)node->params.dtype, a->rank, y);
+}
+
+/* y = A B with A = a or its transpose, B likewise; dA = dy B', dB = A' dy, transposed back where needed. */
+static Status gradient_matmul(Gradients *gradients, Node *node) {
+  Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
+  if (dy == NULL || !(op_gradient_wanted(gradients, node, 0) || op_gradient_wanted(gradients, node, 1)))
+    return vl_ok();
+  Tensor *a = node->inputs[0], *b = node->inputs[1];
+  int64_t ta = node->params.transpose_a, tb = node->params.transpose_b;
+  VL_TRY(op_gradient_cast(gradients, node, dy, a->dtype, &dy));
+  if (ta)
+    VL_TRY(give_product(gradients, node, 0, b, dy, tb, 1));
+  else
+    VL_TRY(give_product(gradients, node, 0, dy, b, 0, 1 - tb));
+  if (tb) return give_product(gradients, node, 1, dy, a, 1, ta);
+  return give_product(gradients, node, 1, a, dy, 1 - ta, 0);
+}
+
+static int64_t flops_matmul(const Node *node) {
+  const Tensor *a = node->inputs[0];
+  int64_t inner = a->shape[a->rank - 1 - node->params.transpose_a];
+  return op_multiply(op_multiply(2, inner), vl_tensor_elements(node->outputs[0]));
+}
+
+static const OpField matmul_fields[] = {OP_INTEGER(transpose_a), OP_INTEGER(transpose_b),
+                                        OP_FIELD(FIELD_DTYPE, dtype, 1)};
+
+const Op op_linear = {.name = "linear",
+                      .min_inputs = 2,
+                      .max_inputs = 3,
+                      .precision = PRECISION_LOW,
+                      .infer = infer_linear,
+                      .gradient = gradient_linear,
+                      .flops = flops_linear};
+
+const Op op_matmul = {.name = "matmul",
+                      OP_FIELDS(matmul_fields),
+                      .min_inputs = 2,
+                      .max_inputs = 2,
+                      .precision = PRECISION_LOW,
+                      .infer = infer_matmul,
+                      .gradient = gradient_matmul,
+                      .flops = flops_matmul};

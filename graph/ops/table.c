@@ -1,0 +1,57 @@
+/* The table of ops: one line each. */
+#include "graph/ops/ops.h"
+
+#include <string.h>
+
+static const Op *const ops[] = {
+    &op_conv,
+    &op_conv_backward_data,
+    &op_conv_backward_weights,
+    &op_batch_norm_stats,
+    &op_batch_norm_apply,
+    &op_batch_norm_update,
+    &op_batch_norm_backward,
+    &op_relu,
+    &op_relu_backward,
+    &op_gelu,
+    &op_gelu_backward,
+    &op_add,
+    &op_mul,
+    &op_scale,
+    &op_max_pool,
+    &op_max_pool_backward,
+    &op_avg_pool,
+    &op_avg_pool_backward,
+    &op_global_avg_pool,
+    &op_global_avg_pool_backward,
+    &op_linear,
+    &op_matmul,
+    &op_sum,
+    &op_broadcast,
+    &op_reshape,
+    &op_transpose,
+    &op_slice,
+    &op_pad,
+    &op_dropout,
+    &op_softmax_cross_entropy,
+    &op_softmax_cross_entropy_backward,
+    &op_correct_count,
+    &op_cast,
+    &op_copy,
+    &op_fill,
+    &op_sgd,
+};
+
+enum { OP_COUNT = sizeof ops / sizeof *ops };
+
+const Op *vl_op_find(const char *name) {
+  for (int i = 0; i < OP_COUNT; i++) {
+    if (strcmp(ops[i]->name, name) == 0) return ops[i];
+  }
+  return NULL;
+}
+
+const Op *const *vl_op_all(int32_t *count) {
+  *count = OP_COUNT;
+  return ops;
+}
