@@ -1,12 +1,18 @@
 # The libraries the suite stands on. Targets: DNNL::dnnl, PkgConfig::hdf5, PkgConfig::yaml, PkgConfig::jansson,
 # PkgConfig::hwloc, PkgConfig::crypto, PkgConfig::cmocka, OpenMP::OpenMP_C.
 
-# What scripts/setup fetched, after what the caller names.
-foreach(prefix IN ITEMS "${PROJECT_SOURCE_DIR}/.deps" "${PROJECT_SOURCE_DIR}/.deps/usr")
-  if(EXISTS "${prefix}")
+# After what the caller names: an active conda environment, and what scripts/setup fetched.
+foreach(prefix IN ITEMS "$ENV{CONDA_PREFIX}" "${PROJECT_SOURCE_DIR}/.deps" "${PROJECT_SOURCE_DIR}/.deps/usr")
+  if(prefix AND EXISTS "${prefix}")
     list(APPEND CMAKE_PREFIX_PATH "${prefix}")
   endif()
 endforeach()
+# Libraries unpacked there need each other: RPATH, unlike RUNPATH, is also searched for those.
+if(EXISTS "${PROJECT_SOURCE_DIR}/.deps/usr/lib")
+  set(unpacked "${PROJECT_SOURCE_DIR}/.deps/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}")
+  list(APPEND CMAKE_BUILD_RPATH "${unpacked}")
+  add_link_options("LINKER:--disable-new-dtags" "LINKER:-rpath-link,${unpacked}")
+endif()
 
 find_package(PkgConfig QUIET)
 find_package(OpenMP QUIET COMPONENTS C)
