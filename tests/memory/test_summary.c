@@ -1,17 +1,17 @@
 /* The summary table: every figure under its own name, one unit a column, named in the heading. */
 #include "fixture.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-static char *summary_of(const Fixture *fixture) {
-  char *text = NULL;
-  size_t size = 0;
-  FILE *out = open_memstream(&text, &size);
+enum { TEXT_BYTES = 4096 };
+
+static void read_summary(const Fixture *fixture, char text[TEXT_BYTES]) {
+  memset(text, 0, TEXT_BYTES);
+  FILE *out = fmemopen(text, TEXT_BYTES, "w");
   assert_non_null(out);
   vl_memory_summary(fixture->heap, out);
-  fclose(out);
-  return text;
+  assert_int_equal(fclose(out), 0);
+  assert_true(strlen(text) < TEXT_BYTES - 1);
 }
 
 static int count_of(const char *text, const char *part) {
@@ -37,13 +37,13 @@ static void summary_has_one_unit_per_column_a6(void **state) {
     Fixture fixture;
     fixture_open(&fixture, 0, FAKE_ASCENDING);
     Block *block = fixture_obtain(&fixture, rows[i].block_bytes);
-    char *text = summary_of(&fixture);
+    char text[TEXT_BYTES];
+    read_summary(&fixture, text);
     char heading[32];
     snprintf(heading, sizeof heading, "[%s]", rows[i].unit);
     assert_int_equal(count_of(text, heading), 3);
     assert_int_equal(count_of(text, "iB"), 3);
     assert_int_equal(count_of(text, "MB") + count_of(text, "GB"), 0);
-    free(text);
     vl_heap_release(fixture.heap, &block);
     fixture_close(&fixture);
   }
@@ -56,7 +56,8 @@ static void summary_names_every_figure(void **state) {
   Block *kept = fixture_obtain(&fixture, 64 * MIB);
   Block *freed = fixture_obtain(&fixture, 32 * MIB);
   vl_heap_release(fixture.heap, &freed);
-  char *text = summary_of(&fixture);
+  char text[TEXT_BYTES];
+  read_summary(&fixture, text);
   assert_line(text, "memory            current [MiB]       peak [MiB]    at peak [MiB]\n");
   assert_line(text, "\nallocated                 64.00            96.00            96.00\n");
   assert_line(text, "\nactivation                64.00            96.00            96.00\n");
@@ -70,7 +71,6 @@ static void summary_names_every_figure(void **state) {
   for (int i = 0; i < MEMORY_CATEGORY_COUNT; i++) {
     assert_int_equal(count_of(text, vl_memory_category_name((MemoryCategory)i)), 1);
   }
-  free(text);
   vl_heap_release(fixture.heap, &kept);
   fixture_close(&fixture);
 }
