@@ -1,0 +1,100 @@
+/* Ops that treat each element alone. In place (output array = input array) works for all of them. */
+#include "tests/reference/ops.h"
+#include <math.h>
+
+/* One element's result from the values at its place in inputs 0 and 1. */
+typedef double (*ElementFunction)(const OpParams *params, double a, double b);
+
+static void each(const Node *node, const Arrays *arrays, ElementFunction function) {
+  const double *a = node->input_count > 0 ? arrays->inputs[0] : NULL;
+  const double *b = node->input_count > 1 ? arrays->inputs[1] : NULL;
+  double *y = arrays->outputs[0];
+  int64_t count = vl_tensor_elements(node->outputs[0]);
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < count; i++)
+    y[i] = function(&node->params, a ? a[i] : 0.0, b ? b[i] : 0.0);
+}
+
+static double relu_of(const OpParams *params, double a, double b) {
+  (void)params, (void)b;
+  return a <= 0.0 ? 0.0 : a; /* NaN stays */
+}
+static double relu_backward_of(const OpParams *params, double dy, double y) {
+  (void)params;
+  return y > 0.0 ? dy : 0.0;
+}
+static double normal_cdf(double x) { return 0.5 * erfc(-x * sqrt(0.5)); }
+static double gelu_of(const OpParams *params, double x, double b) {
+  (void)params, (void)b;
+  return x * normal_cdf(x);
+}
+static double gelu_backward_of(const OpParams *params, double dy, double x) {
+  (void)params;
+  double density = exp(-0.5 * x * x) / sqrt(2.0 * 3.14159265358979323846);
+  return dy * (normal_cdf(x) + x * density);
+}
+static double sum_of(const OpParams *params, double a, double b) {
+  (void)params;
+  return a + b;
+}
+static double product_of(const OpParams *params, double a, double b) {
+  (void)params;
+  return a * b;
+}
+static double scaled(const OpParams *params, double a, double b) {
+  (void)b;
+  return params->alpha * a;
+}
+static double same(const OpParams *params, double a, double b) {
+  (void)params, (void)b;
+  return a;
+}
+static double constant(const OpParams *params, double a, double b) {
+  (void)a, (void)b;
+  return params->alpha;
+}
+
+static void relu(const Node *node, const Arrays *arrays) { each(node, arrays, relu_of); }
+static void relu_backward(const Node *node, const Arrays *arrays) { each(node, arrays, relu_backward_of); }
+static void gelu(const Node *node, const Arrays *arrays) { each(node, arrays, gelu_of); }
+static void gelu_backward(const Node *node, const Arrays *arrays) { each(node, arrays, gelu_backward_of); }
+static void add(const Node *node, const Arrays *arrays) { each(node, arrays, sum_of); }
+static void mul(const Node *node, const Arrays *arrays) { each(node, arrays, product_of); }
+static void scale(const Node *node, const Arrays *arrays) { each(node, arrays, scaled); }
+static void copy(const Node *node, const Arrays *arrays) { each(node, arrays, same); }
+static void fill(const Node *node, const Arrays *arrays) { each(node, arrays, constant); }
+
+static void dropout(const Node *node, const Arrays *arrays) {
+  const double *x = arrays->inputs[0];
+  double *y = arrays->outputs[0], rate = node->params.rate;
+  const LaunchContext *context = arrays->context;
+  uint64_t key = vl_random_key(context->seed, context->step, node->params.random_scope);
+  int64_t samples = node->inputs[0]->shape[0];
+  int64_t elements = vl_tensor_elements(node->inputs[0]) / samples;
+  for (int64_t n = 0; n < samples; n++) {
+    uint64_t sample = (uint64_t)(context->first_sample + n);
+    for (int64_t e = 0; e < elements; e++) {
+      double unit = (double)vl_random_unit(vl_random_word(key, sample, (uint64_t)e));
+      y[n * elements + e] = unit >= rate ? x[n * elements + e] / (1.0 - rate) : 0.0;
+    }
+  }
+}
+
+static void sgd(const Node *node, const Arrays *arrays) {
+  const double *w = arrays->inputs[0], *dw = arrays->inputs[1], *v = arrays->inputs[2];
+  double given = arrays->context->learning_rate;
+  double learning_rate = given > 0.0 ? given : node->params.learning_rate;
+  for (int64_t i = 0; i < vl_tensor_elements(node->inputs[0]); i++) {
+    double velocity = node->params.momentum * v[i] + (dw[i] + node->params.weight_decay * w[i]);
+    arrays->outputs[1][i] = velocity;
+    arrays->outputs[0][i] = w[i] - learning_rate * velocity;
+  }
+}
+
+const ReferenceOp reference_elementwise_ops[] = {{"relu", relu},       {"relu_backward", relu_backward},
+                                                 {"gelu", gelu},       {"gelu_backward", gelu_backward},
+                                                 {"add", add},         {"mul", mul},
+                                                 {"scale", scale},     {"cast", copy},
+                                                 {"copy", copy},       {"fill", fill},
+                                                 {"dropout", dropout}, {"sgd", sgd},
+                                                 {NULL, NULL}};

@@ -1,0 +1,118 @@
+/* Batch normalisation: statistics over samples and space, application, running statistics, gradient. */
+#include "tests/reference/ops.h"
+#include <math.h>
+
+/* Samples, channels and elements of a plane of (N, C, ...). */
+typedef struct Planes {
+  int64_t samples, channels, plane;
+} Planes;
+
+static Planes planes_of(const Tensor *x) {
+  Planes planes = {x->shape[0], x->shape[1], 1};
+  for (int32_t i = 2; i < x->rank; i++)
+    planes.plane *= x->shape[i];
+  return planes;
+}
+
+static void batch_norm_stats(const Node *node, const Arrays *arrays) {
+  const double *x = arrays->inputs[0];
+  double *mean = arrays->outputs[0], *var = arrays->outputs[1];
+  Planes p = planes_of(node->inputs[0]);
+  double count = (double)(p.samples * p.plane);
+#pragma omp parallel for schedule(static)
+  for (int64_t c = 0; c < p.channels; c++) {
+    double sum = 0.0, squares = 0.0;
+    for (int64_t n = 0; n < p.samples; n++) {
+      const double *plane = x + (n * p.channels + c) * p.plane;
+      for (int64_t i = 0; i < p.plane; i++)
+        sum += plane[i];
+    }
+    double center = sum / count;
+    for (int64_t n = 0; n < p.samples; n++) {
+      const double *plane = x + (n * p.channels + c) * p.plane;
+      for (int64_t i = 0; i < p.plane; i++)
+        squares += (plane[i] - center) * (plane[i] - center);
+    }
+    if (mean) mean[c] = center;
+    if (var) var[c] = squares / count;
+  }
+}
+
+static void batch_norm_apply(const Node *node, const Arrays *arrays) {
+  const double *x = arrays->inputs[0], *mean = arrays->inputs[1], *var = arrays->inputs[2],
+               *gamma = arrays->inputs[3], *beta = arrays->inputs[4],
+               *residual = node->input_count > 5 ? arrays->inputs[5] : NULL;
+  double *y = arrays->outputs[0];
+  Planes p = planes_of(node->inputs[0]);
+#pragma omp parallel for collapse(2) schedule(static)
+  for (int64_t n = 0; n < p.samples; n++) {
+    for (int64_t c = 0; c < p.channels; c++) {
+      double scale = gamma[c] / sqrt(var[c] + node->params.epsilon);
+      int64_t first = (n * p.channels + c) * p.plane;
+      for (int64_t i = first; i < first + p.plane; i++) {
+        double value = scale * (x[i] - mean[c]) + beta[c] + (residual ? residual[i] : 0.0);
+        y[i] = node->params.relu && value <= 0.0 ? 0.0 : value;
+      }
+    }
+  }
+}
+
+static void batch_norm_update(const Node *node, const Arrays *arrays) {
+  const double *mean = arrays->inputs[0], *var = arrays->inputs[1];
+  double momentum = node->params.momentum, count = (double)node->params.count;
+  for (int64_t c = 0; c < vl_tensor_elements(node->inputs[0]); c++) {
+    arrays->outputs[0][c] = (1.0 - momentum) * arrays->inputs[2][c] + momentum * mean[c];
+    arrays->outputs[1][c] =
+        (1.0 - momentum) * arrays->inputs[3][c] + momentum * var[c] * count / (count - 1.0);
+  }
+  arrays->outputs[2][0] = arrays->inputs[4][0] + 1.0;
+}
+
+static double *present(double *const *inputs, const Node *node, int32_t index) {
+  return index < node->input_count ? inputs[index] : NULL;
+}
+
+/* dy where the forward output was positive (all of it without a ReLU). */
+static double through_relu(const Node *node, double dy, double y) {
+  return node->params.relu && !(y > 0.0) ? 0.0 : dy;
+}
+
+static void batch_norm_backward(const Node *node, const Arrays *arrays) {
+  const double *dy = arrays->inputs[0], *x = arrays->inputs[1], *mean = arrays->inputs[2],
+               *var = arrays->inputs[3], *gamma = arrays->inputs[4], *beta = present(arrays->inputs, node, 5),
+               *y = present(arrays->inputs, node, 6);
+  double *dx = arrays->outputs[0], *dgamma = arrays->outputs[1], *dbeta = arrays->outputs[2],
+         *dresidual = node->output_count > 3 ? arrays->outputs[3] : NULL;
+  Planes p = planes_of(node->inputs[0]);
+  double count = (double)(p.samples * p.plane);
+#pragma omp parallel for schedule(static)
+  for (int64_t c = 0; c < p.channels; c++) {
+    double deviation = 1.0 / sqrt(var[c] + node->params.epsilon);
+    double scale = gamma[c] * deviation, sum = 0.0, product = 0.0;
+    /* Two passes over the same expression: sums first, then what they give each element. */
+    for (int pass = 0; pass < 2; pass++) {
+      for (int64_t n = 0; n < p.samples; n++) {
+        int64_t first = (n * p.channels + c) * p.plane;
+        for (int64_t i = first; i < first + p.plane; i++) {
+          double normal = (x[i] - mean[c]) * deviation;
+          double g = through_relu(node, dy[i], y ? y[i] : beta ? scale * (x[i] - mean[c]) + beta[c] : 1.0);
+          if (pass == 0) {
+            sum += g;
+            product += g * normal;
+            continue;
+          }
+          if (dresidual) dresidual[i] = g;
+          if (dx) dx[i] = scale * (g - sum / count - normal * product / count);
+        }
+      }
+    }
+    if (dgamma) dgamma[c] = product;
+    if (dbeta) dbeta[c] = sum;
+  }
+}
+
+const ReferenceOp reference_normalization_ops[] = {{"batch_norm_stats", batch_norm_stats},
+                                                   {"batch_norm_apply", batch_norm_apply},
+                                                   {"batch_norm_update", batch_norm_update},
+                                                   {"batch_norm_backward", batch_norm_backward},
+                                                   {NULL, NULL}};

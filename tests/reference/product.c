@@ -1,0 +1,95 @@
+/* Matrix products, and the loss that ends a classifier. */
+#include "tests/reference/ops.h"
+#include <math.h>
+
+static void linear(const Node *node, const Arrays *arrays) {
+  const double *x = arrays->inputs[0], *w = arrays->inputs[1];
+  const double *b = node->input_count > 2 ? arrays->inputs[2] : NULL;
+  int64_t rows = node->inputs[0]->shape[0], depth = node->inputs[0]->shape[1];
+  int64_t columns = node->inputs[1]->shape[0];
+#pragma omp parallel for collapse(2) schedule(static)
+  for (int64_t r = 0; r < rows; r++) {
+    for (int64_t c = 0; c < columns; c++) {
+      double sum = b ? b[c] : 0.0;
+      for (int64_t k = 0; k < depth; k++)
+        sum += x[r * depth + k] * w[c * depth + k];
+      arrays->outputs[0][r * columns + c] = sum;
+    }
+  }
+}
+
+static void matmul(const Node *node, const Arrays *arrays) {
+  const Tensor *a = node->inputs[0], *y = node->outputs[0];
+  const OpParams *params = &node->params;
+  int64_t rows = y->shape[y->rank - 2], columns = y->shape[y->rank - 1];
+  int64_t depth = a->shape[a->rank - (params->transpose_a ? 2 : 1)];
+  int64_t a_row = params->transpose_a ? 1 : depth, a_step = params->transpose_a ? rows : 1;
+  int64_t b_column = params->transpose_b ? depth : 1, b_step = params->transpose_b ? 1 : columns;
+  int64_t products = vl_tensor_elements(y) / (rows * columns);
+#pragma omp parallel for collapse(2) schedule(static)
+  for (int64_t p = 0; p < products; p++) {
+    for (int64_t r = 0; r < rows; r++) {
+      const double *left = arrays->inputs[0] + p * rows * depth + r * a_row;
+      const double *right = arrays->inputs[1] + p * depth * columns;
+      double *to = arrays->outputs[0] + (p * rows + r) * columns;
+      for (int64_t c = 0; c < columns; c++) {
+        double sum = 0.0;
+        for (int64_t k = 0; k < depth; k++)
+          sum += left[k * a_step] * right[c * b_column + k * b_step];
+        to[c] = sum;
+      }
+    }
+  }
+}
+
+static void softmax_cross_entropy(const Node *node, const Arrays *arrays) {
+  int64_t rows = node->inputs[0]->shape[0], classes = node->inputs[0]->shape[1];
+  double loss = 0.0;
+  for (int64_t r = 0; r < rows; r++) {
+    const double *logits = arrays->inputs[0] + r * classes;
+    double top = logits[0], sum = 0.0;
+    for (int64_t c = 1; c < classes; c++)
+      top = fmax(top, logits[c]);
+    for (int64_t c = 0; c < classes; c++)
+      sum += exp(logits[c] - top);
+    double shift = top + log(sum);
+    loss -= (logits[(int64_t)arrays->inputs[1][r]] - shift) / (double)rows;
+    if (!arrays->outputs[1]) continue;
+    for (int64_t c = 0; c < classes; c++)
+      arrays->outputs[1][r * classes + c] = logits[c] - shift;
+  }
+  arrays->outputs[0][0] = loss;
+}
+
+static void softmax_cross_entropy_backward(const Node *node, const Arrays *arrays) {
+  int64_t rows = node->inputs[1]->shape[0], classes = node->inputs[1]->shape[1];
+  double weight = arrays->inputs[0][0] / (double)rows;
+  for (int64_t r = 0; r < rows; r++) {
+    int64_t label = (int64_t)arrays->inputs[2][r];
+    for (int64_t c = 0; c < classes; c++) {
+      double probability = exp(arrays->inputs[1][r * classes + c]);
+      arrays->outputs[0][r * classes + c] = (probability - (c == label ? 1.0 : 0.0)) * weight;
+    }
+  }
+}
+
+static void correct_count(const Node *node, const Arrays *arrays) {
+  int64_t rows = node->inputs[0]->shape[0], classes = node->inputs[0]->shape[1], correct = 0;
+  for (int64_t r = 0; r < rows; r++) {
+    const double *logits = arrays->inputs[0] + r * classes;
+    int64_t best = 0;
+    for (int64_t c = 1; c < classes; c++) {
+      if (logits[c] > logits[best]) best = c;
+    }
+    if (best == (int64_t)arrays->inputs[1][r]) correct++;
+  }
+  arrays->outputs[0][0] = (double)correct;
+}
+
+const ReferenceOp reference_product_ops[] = {
+    {"linear", linear},
+    {"matmul", matmul},
+    {"softmax_cross_entropy", softmax_cross_entropy},
+    {"softmax_cross_entropy_backward", softmax_cross_entropy_backward},
+    {"correct_count", correct_count},
+    {NULL, NULL}};

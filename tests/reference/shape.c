@@ -1,0 +1,97 @@
+/* Ops that move elements or add them over axes. */
+#include "tests/reference/ops.h"
+
+/* The coordinates of element `index` of a dense array. */
+static void unravel(const Tensor *tensor, int64_t index, int64_t at[VL_MAX_DIMS]) {
+  for (int32_t i = tensor->rank - 1; i >= 0; i--) {
+    at[i] = index % tensor->shape[i];
+    index /= tensor->shape[i];
+  }
+}
+
+static int64_t ravel(const Tensor *tensor, const int64_t at[VL_MAX_DIMS]) {
+  int64_t index = 0;
+  for (int32_t i = 0; i < tensor->rank; i++)
+    index = index * tensor->shape[i] + at[i];
+  return index;
+}
+
+static bool is_axis(const OpParams *params, int32_t dim) {
+  for (int64_t i = 0; i < params->axis_count; i++) {
+    if (params->axes[i] == dim) return true;
+  }
+  return false;
+}
+
+static void sum(const Node *node, const Arrays *arrays) {
+  const Tensor *x = node->inputs[0], *y = node->outputs[0];
+  for (int64_t i = 0; i < vl_tensor_elements(y); i++)
+    arrays->outputs[0][i] = 0.0;
+  for (int64_t i = 0; i < vl_tensor_elements(x); i++) {
+    int64_t at[VL_MAX_DIMS], kept[VL_MAX_DIMS] = {0};
+    int32_t rank = 0;
+    unravel(x, i, at);
+    for (int32_t dim = 0; dim < x->rank; dim++) {
+      if (!is_axis(&node->params, dim)) kept[rank++] = at[dim];
+    }
+    arrays->outputs[0][ravel(y, kept)] += arrays->inputs[0][i];
+  }
+}
+
+static void broadcast(const Node *node, const Arrays *arrays) {
+  const Tensor *x = node->inputs[0], *y = node->outputs[0];
+  for (int64_t i = 0; i < vl_tensor_elements(y); i++) {
+    int64_t at[VL_MAX_DIMS], from[VL_MAX_DIMS] = {0};
+    unravel(y, i, at);
+    for (int32_t dim = 0; dim < x->rank; dim++) {
+      from[dim] = x->shape[dim] == 1 ? 0 : at[dim + y->rank - x->rank];
+    }
+    arrays->outputs[0][i] = arrays->inputs[0][ravel(x, from)];
+  }
+}
+
+static void reshape(const Node *node, const Arrays *arrays) {
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++) {
+    arrays->outputs[0][i] = arrays->inputs[0][i]; /* a view reads and writes the same place */
+  }
+}
+
+static void transpose(const Node *node, const Arrays *arrays) {
+  const Tensor *x = node->inputs[0], *y = node->outputs[0];
+  for (int64_t i = 0; i < vl_tensor_elements(y); i++) {
+    int64_t at[VL_MAX_DIMS], from[VL_MAX_DIMS] = {0};
+    unravel(y, i, at);
+    for (int32_t dim = 0; dim < y->rank; dim++)
+      from[node->params.axes[dim]] = at[dim];
+    arrays->outputs[0][i] = arrays->inputs[0][ravel(x, from)];
+  }
+}
+
+static void slice(const Node *node, const Arrays *arrays) {
+  const Tensor *x = node->inputs[0], *y = node->outputs[0];
+  for (int64_t i = 0; i < vl_tensor_elements(y); i++) {
+    int64_t at[VL_MAX_DIMS];
+    unravel(y, i, at);
+    for (int32_t dim = 0; dim < y->rank; dim++)
+      at[dim] += node->params.start[dim];
+    arrays->outputs[0][i] = arrays->inputs[0][ravel(x, at)];
+  }
+}
+
+static void pad(const Node *node, const Arrays *arrays) {
+  const Tensor *x = node->inputs[0], *y = node->outputs[0];
+  for (int64_t i = 0; i < vl_tensor_elements(y); i++)
+    arrays->outputs[0][i] = 0.0;
+  for (int64_t i = 0; i < vl_tensor_elements(x); i++) {
+    int64_t at[VL_MAX_DIMS];
+    unravel(x, i, at);
+    for (int32_t dim = 0; dim < x->rank; dim++)
+      at[dim] += node->params.start[dim];
+    arrays->outputs[0][ravel(y, at)] = arrays->inputs[0][i];
+  }
+}
+
+const ReferenceOp reference_shape_ops[] = {{"sum", sum},         {"broadcast", broadcast},
+                                           {"reshape", reshape}, {"transpose", transpose},
+                                           {"slice", slice},     {"pad", pad},
+                                           {NULL, NULL}};
