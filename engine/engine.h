@@ -14,9 +14,11 @@
 typedef struct State State;           /* persistent storages by name; see below */
 typedef struct Executable Executable; /* a program compiled for a device */
 
-/* Layouts, copies, schedule and kernels for a program; takes over the program. Nothing is allocated yet.
+/* Layouts, copies, schedule and kernels for a program; takes over the program (also on failure). What
+ * `state` (NULL allowed) already holds keeps its layout. Nothing is allocated on the device yet.
  * VL_UNSUPPORTED names the node the device cannot run. */
-Status vl_executable_create(Program *program, Device *device, Executable **executable) VL_CHECKED;
+Status vl_executable_create(Program *program, Device *device, const State *state, Executable **executable)
+    VL_CHECKED;
 void vl_executable_destroy(Executable **executable);
 const Program *vl_executable_program(const Executable *executable);
 const Schedule *vl_executable_schedule(const Executable *executable);
@@ -29,9 +31,10 @@ Status vl_executable_build(Executable *executable) VL_CHECKED;
 State *vl_state_create(Device *device, Heap *heap);
 /* Releases every block. */
 void vl_state_destroy(State **state);
-/* Allocates and initialises what the executable's program needs and State does not have yet; what it has
- * is shared (evaluation uses the training program's weights). persistent roles only. */
-Status vl_state_prepare(State *state, const Executable *executable, uint64_t seed) VL_CHECKED;
+/* Allocates and initialises what the executable's program needs and State does not have yet: parameters and
+ * statistics, and with `optimizer` the optimizer's state too. What is there already is shared (evaluation uses
+ * the training program's weights). */
+Status vl_state_prepare(State *state, const Executable *executable, uint64_t seed, bool optimizer) VL_CHECKED;
 /* Copies a persistent storage out or in, by name, in logical layout and the storage's dtype. bytes must
  * match. VL_INVALID: no such name. */
 Status vl_state_read(State *state, const char *name, void *host, int64_t bytes) VL_CHECKED;
@@ -52,6 +55,9 @@ typedef struct Run {
   uint64_t seed;
   uint64_t step;
   double learning_rate; /* <= 0: the program's own */
+  /* Filled by vl_run_step when it fails for memory. */
+  int64_t failed_request_bytes;
+  const char *failed_segment;
   /* Called after each instance when set: a view of what was just written (tests, monitors). */
   void (*observe)(void *context, const struct Run *run, const Instance *instance,
                   const uintptr_t *outputs);

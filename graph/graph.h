@@ -185,6 +185,8 @@ Tensor *vl_graph_view(Graph *graph, const char *name, Tensor *of, int32_t rank, 
 /* Appends a node; infer creates its outputs. The node belongs to the current scope, segment and block. */
 Status vl_graph_add(Graph *graph, const char *op, const OpParams *params, Tensor *const *inputs,
                     int32_t input_count, Node **node) VL_CHECKED;
+/* Repeats shape and dtype inference after an input's dtype changed; the outputs stay the same tensors. */
+Status vl_graph_infer_again(Graph *graph, Node *node) VL_CHECKED;
 /* Moves a node to stand right before another. */
 void vl_graph_move_before(Graph *graph, Node *node, const Node *anchor);
 /* Removes a node; its outputs must have no readers left. */

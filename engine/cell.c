@@ -1,0 +1,494 @@
+/* One cell from nothing to a result: build, compile, allocate, warm up, measure. */
+#include "engine/internal.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Mark {
+  int64_t event_count;
+  Segment segment;
+} Mark;
+
+typedef struct Cell {
+  const CellSpec *spec;
+  const CellObserver *observer;
+  CellResult *result;
+  const Case *workload;
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  Recipe recipe;
+  Device *device;
+  Tracker *tracker;
+  Heap *heap;
+  State *state;
+  Executable *executable;
+  Inputs *inputs;
+  DataSet *data;
+  Run run;
+  int64_t first_step; /* of this run: 0, or where the loaded state ended */
+  const char *stage;  /* where an allocation fails outside a step */
+  int64_t driver_start_bytes;
+  Mark *marks;
+  int64_t mark_count, mark_capacity;
+} Cell;
+
+void vl_cell_spec_init(CellSpec *spec) {
+  *spec = (CellSpec){.device = "cpu", .micro_batch = 1, .warmup = 1, .steps = 5};
+}
+
+void vl_cell_result_clear(CellResult *result) {
+  free(result->step_s);
+  free(result->losses);
+  free(result->timeline);
+  memset(result, 0, sizeof *result);
+}
+
+static void result_init(CellResult *result) {
+  memset(result, 0, sizeof *result);
+  int64_t *unknown[] = {&result->needed_bytes,
+                        &result->peak_requested_bytes,
+                        &result->peak_allocated_bytes,
+                        &result->peak_reserved_bytes,
+                        &result->peak_driver_bytes,
+                        &result->warmup_peak_allocated_bytes,
+                        &result->warmup_peak_reserved_bytes,
+                        &result->steady_peak_allocated_bytes,
+                        &result->steady_peak_reserved_bytes,
+                        &result->peak_step_bytes,
+                        &result->base_bytes,
+                        &result->untracked_bytes,
+                        &result->cached_free_bytes,
+                        &result->oom_request_bytes,
+                        &result->oom_largest_free_bytes,
+                        &result->saved_activation_bytes,
+                        &result->events_per_step};
+  for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) *unknown[i] = -1;
+  for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++) result->peak_by_category[i] = -1;
+  result->build_s = result->tracker_share = result->accuracy = NAN;
+  result->accumulate = result->ranks = 1;
+}
+
+/* The value of a case argument by name, or -1. */
+static int64_t argument(const Cell *cell, const char *name) {
+  for (int32_t i = 0; i < cell->workload->argument_count; i++) {
+    if (strcmp(cell->workload->arguments[i].name, name) == 0) return cell->values[i];
+  }
+  return -1;
+}
+
+static Status check_spec(Cell *cell) {
+  const CellSpec *spec = cell->spec;
+  cell->workload = vl_case_find(spec->case_name);
+  if (!cell->workload) {
+    char known[256] = "";
+    int32_t count;
+    const Case *const *all = vl_case_all(&count);
+    for (int32_t i = 0; i < count; i++) {
+      size_t used = strlen(known);
+      snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", all[i]->name);
+    }
+    return vl_error(VL_INVALID, "unknown case '%s' (known: %s)", spec->case_name, known);
+  }
+  const char *settings[VL_MAX_SETTINGS];
+  for (int32_t i = 0; i < spec->setting_count; i++) settings[i] = spec->settings[i];
+  VL_TRY(vl_case_arguments(cell->workload, spec->micro_batch, settings, spec->setting_count, cell->values));
+  VL_TRY(vl_recipe_parse(spec->recipe, &cell->recipe));
+  if (spec->steps < 1 || spec->steps > VL_MAX_STEPS) {
+    return vl_error(VL_INVALID, "steps is %d; accepted: 1 to %d", spec->steps, VL_MAX_STEPS);
+  }
+  if (spec->warmup < 1 || spec->warmup > VL_MAX_STEPS) {
+    return vl_error(VL_INVALID, "warmup is %d; accepted: 1 to %d (the first step also fills caches)",
+                    spec->warmup, VL_MAX_STEPS);
+  }
+  if (spec->capacity_bytes < 0) return vl_error(VL_INVALID, "capacity must not be negative");
+  if (spec->data[0] && spec->device[0] == 'p') {
+    return vl_error(VL_INVALID, "--data needs a device that computes, not plan");
+  }
+  return vl_ok();
+}
+
+Status vl_cell_check(const CellSpec *spec) {
+  Cell cell = {.spec = spec};
+  VL_TRY(check_spec(&cell));
+  if (strcmp(spec->device, "cpu") != 0 && strcmp(spec->device, "cuda") != 0 &&
+      strcmp(spec->device, "plan") != 0) {
+    return vl_error(VL_INVALID, "unknown device '%s' (known: cpu, cuda, plan)", spec->device);
+  }
+  if (spec->profile[0] && strcmp(spec->device, "plan") != 0) {
+    return vl_error(VL_INVALID, "a profile is for device plan, not %s", spec->device);
+  }
+  return vl_ok();
+}
+
+static Status build_program(Cell *cell, bool training, Program *program) {
+  VL_TRY(cell->workload->build(cell->values, training, program));
+  Target target = {.capacity_bytes = cell->spec->capacity_bytes, .ranks = 1};
+  Status status = vl_recipe_apply(&cell->recipe, program, &target);
+  if (status.code != VL_OK) vl_program_destroy(program);
+  return status;
+}
+
+static void describe_program(Cell *cell) {
+  CellResult *result = cell->result;
+  const Program *program = vl_executable_program(cell->executable);
+  const Schedule *schedule = vl_executable_schedule(cell->executable);
+  result->parameters = vl_graph_parameter_count(program->graph);
+  for (int32_t i = 0; i < schedule->instance_count; i++) {
+    result->flops_per_step += vl_node_flops(schedule->instances[i].node);
+  }
+  result->recompute_flops = schedule->recompute_flops;
+  result->saved_activation_bytes = program->training ? vl_program_saved_bytes(program) : 0;
+  result->accumulate = program->accumulate;
+  result->global_batch = result->micro_batch * result->accumulate * result->ranks;
+}
+
+static Status open_device(Cell *cell) {
+  const CellSpec *spec = cell->spec;
+  DeviceOptions options = {.threads = spec->threads, .profile = spec->profile[0] ? spec->profile : NULL};
+  VL_TRY(vl_device_open(spec->device, &options, &cell->device));
+  cell->device->interface->describe(cell->device, &cell->result->device);
+  snprintf(cell->result->provenance, sizeof cell->result->provenance, "%s",
+           cell->result->device.predicts ? "predicted" : "measured");
+  cell->driver_start_bytes = cell->device->interface->driver_bytes(cell->device);
+  return vl_ok();
+}
+
+static Status open_heap(Cell *cell) {
+  HeapOptions options = {.policy = vl_executable_program(cell->executable)->allocation_policy,
+                         .capacity_bytes = cell->spec->capacity_bytes};
+  if (options.capacity_bytes == 0 && cell->spec->profile[0]) {
+    options.capacity_bytes = cell->result->device.memory_bytes;
+  }
+  cell->tracker = vl_tracker_create(false);
+  return vl_heap_create(cell->device->interface->backing(cell->device), &options, cell->tracker, &cell->heap);
+}
+
+static Status fill_inputs(Cell *cell, uint64_t step) {
+  if (cell->result->device.predicts) return vl_ok();
+  if (!cell->data) {
+    int64_t classes = argument(cell, "classes");
+    return vl_inputs_synthesize(cell->inputs, cell->spec->seed, step, 0, classes);
+  }
+  int64_t batch = cell->spec->micro_batch, size = argument(cell, "size");
+  size_t image_bytes = (size_t)(batch * 3 * size * size) * sizeof(float);
+  size_t label_bytes = (size_t)batch * sizeof(int32_t);
+  float *images = vl_allocate(image_bytes);
+  int32_t *labels = vl_allocate(label_bytes);
+  Status status = engine_data_batch(cell->data, cell->spec->seed, step, batch, images, labels);
+  if (status.code == VL_OK) status = vl_inputs_write(cell->inputs, "images", images, (int64_t)image_bytes);
+  if (status.code == VL_OK) status = vl_inputs_write(cell->inputs, "labels", labels, (int64_t)label_bytes);
+  free(images);
+  free(labels);
+  return status;
+}
+
+static Status set_up(Cell *cell) {
+  const CellSpec *spec = cell->spec;
+  CellResult *result = cell->result;
+  cell->stage = "setup";
+  VL_TRY(open_device(cell));
+  if (spec->data[0]) {
+    VL_TRY(engine_data_open(spec->data, 3, argument(cell, "size"), argument(cell, "classes"), &cell->data));
+  }
+  Program program;
+  int64_t start_ns = vl_monotonic_ns();
+  VL_TRY(build_program(cell, !spec->inference, &program));
+  VL_TRY(vl_executable_create(&program, cell->device, NULL, &cell->executable));
+  int64_t compile_ns = vl_monotonic_ns() - start_ns;
+  describe_program(cell);
+  VL_TRY(open_heap(cell));
+  cell->state = vl_state_create(cell->device, cell->heap);
+  VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, false));
+  VL_TRY(vl_inputs_create(cell->executable, cell->device, cell->heap, &cell->inputs));
+  VL_TRY(fill_inputs(cell, 0));
+  /* Base: weights and input exist and nothing else of the step does. */
+  cell->device->interface->driver_peak_bytes(cell->device, true);
+  result->base_bytes = cell->device->interface->driver_bytes(cell->device);
+  VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, true));
+  if (spec->load_state[0]) {
+    uint64_t seed;
+    VL_TRY(vl_state_load(cell->state, spec->load_state, &cell->first_step, &seed));
+    if (seed != spec->seed) {
+      return vl_error(VL_INVALID, "%s was saved with seed %llu, the run has %llu: masks and data would differ",
+                      spec->load_state, (unsigned long long)seed, (unsigned long long)spec->seed);
+    }
+  }
+  start_ns = vl_monotonic_ns();
+  VL_TRY(vl_executable_build(cell->executable));
+  result->build_s = (double)(compile_ns + vl_monotonic_ns() - start_ns) * 1e-9;
+  return vl_ok();
+}
+
+static void mark_segment(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs) {
+  (void)outputs;
+  Cell *cell = context;
+  if (cell->mark_count == cell->mark_capacity) {
+    cell->mark_capacity = cell->mark_capacity ? 2 * cell->mark_capacity : 1024;
+    cell->marks = vl_reallocate(cell->marks, (size_t)cell->mark_capacity * sizeof *cell->marks);
+  }
+  int64_t events = 0;
+  vl_tracker_events(run->tracker, &events);
+  cell->marks[cell->mark_count++] = (Mark){events, instance->node->segment};
+}
+
+/* Peaks since the last reset, into the warm-up or steady fields, and the overall ones where higher. */
+static void take_peaks(Cell *cell, bool steady) {
+  CellResult *result = cell->result;
+  MemoryStatistics statistics;
+  vl_tracker_statistics(cell->tracker, &statistics);
+  int64_t allocated = statistics.allocated.peak_bytes, reserved = statistics.reserved.peak_bytes;
+  *(steady ? &result->steady_peak_allocated_bytes : &result->warmup_peak_allocated_bytes) = allocated;
+  *(steady ? &result->steady_peak_reserved_bytes : &result->warmup_peak_reserved_bytes) = reserved;
+  if (statistics.requested.peak_bytes > result->peak_requested_bytes) {
+    result->peak_requested_bytes = statistics.requested.peak_bytes;
+  }
+  if (reserved > result->peak_reserved_bytes) {
+    result->peak_reserved_bytes = reserved;
+    result->cached_free_bytes = statistics.cached_free_at_peak_bytes;
+  }
+  if (allocated <= result->peak_allocated_bytes) return;
+  result->peak_allocated_bytes = allocated;
+  memcpy(result->peak_by_category, statistics.category_at_peak_bytes, sizeof result->peak_by_category);
+  ScopeBytes scopes[VL_MAX_SCOPES];
+  int64_t count = vl_tracker_scopes_at_peak(cell->tracker, scopes, VL_MAX_SCOPES);
+  result->scope_count = (int32_t)(count < VL_MAX_SCOPES ? count : VL_MAX_SCOPES);
+  for (int32_t i = 0; i < result->scope_count; i++) {
+    snprintf(result->scopes[i].scope, VL_NAME_BYTES, "%s", scopes[i].scope);
+    result->scopes[i].bytes = scopes[i].bytes;
+  }
+}
+
+static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *step) {
+  cell->run.step = (uint64_t)(cell->first_step + index);
+  if (index > 0) VL_TRY(fill_inputs(cell, cell->run.step));
+  Status status = vl_run_step(&cell->run, cell->inputs, step, NULL);
+  if (status.code != VL_OK) {
+    cell->stage = cell->run.failed_segment;
+    return status;
+  }
+  bool computes = !cell->result->device.predicts;
+  if (computes && vl_executable_program(cell->executable)->loss) {
+    cell->result->losses[cell->result->loss_count++] = step->loss;
+    if (!isfinite(step->loss)) {
+      return vl_error(VL_DIVERGED, "the loss of step %d is %g", index + 1, step->loss);
+    }
+  }
+  if (cell->observer && cell->observer->step_done) {
+    cell->observer->step_done(cell->observer->context, index + 1, total, step);
+  }
+  if (cell->observer && cell->observer->stop_requested &&
+      cell->observer->stop_requested(cell->observer->context)) {
+    return vl_error(VL_INTERRUPTED, "stopped after step %d of %d", index + 1, total);
+  }
+  return vl_ok();
+}
+
+static void keep_timeline(Cell *cell) {
+  int64_t count = 0, mark = 0;
+  const MemoryEvent *events = vl_tracker_events(cell->tracker, &count);
+  CellResult *result = cell->result;
+  result->timeline = vl_allocate((size_t)(count + 1) * sizeof *result->timeline);
+  result->timeline_count = count;
+  for (int64_t i = 0; i < count; i++) {
+    while (mark + 1 < cell->mark_count && cell->marks[mark].event_count <= i) mark++;
+    TimelineEvent *to = &result->timeline[i];
+    *to = (TimelineEvent){.time_ns = events[i].time_ns - events[0].time_ns,
+                          .action = (int32_t)events[i].action,
+                          .category = (int32_t)events[i].category,
+                          .bytes = events[i].bytes,
+                          .allocated_bytes = events[i].allocated_bytes,
+                          .reserved_bytes = events[i].reserved_bytes,
+                          .segment = cell->mark_count ? (int32_t)cell->marks[mark].segment : 0};
+    snprintf(to->name, sizeof to->name, "%s", events[i].name ? events[i].name : "");
+    snprintf(to->scope, sizeof to->scope, "%s", events[i].scope ? events[i].scope : "");
+  }
+}
+
+static Status run_steps(Cell *cell) {
+  const CellSpec *spec = cell->spec;
+  CellResult *result = cell->result;
+  /* What plan predicts does not change after the second step: more would only repeat it. */
+  int32_t steps = result->device.predicts ? 1 : spec->steps;
+  int32_t warmup = result->device.predicts ? 1 : spec->warmup, total = warmup + steps;
+  result->step_s = vl_allocate((size_t)steps * sizeof(double));
+  result->losses = vl_allocate((size_t)total * sizeof(double));
+  cell->run = (Run){.executable = cell->executable,
+                    .state = cell->state,
+                    .heap = cell->heap,
+                    .tracker = cell->tracker,
+                    .device = cell->device,
+                    .seed = spec->seed,
+                    .learning_rate = spec->learning_rate};
+  StepResult step;
+  for (int32_t i = 0; i < total; i++) {
+    bool last = i == total - 1;
+    if (i == warmup) {
+      take_peaks(cell, false);
+      vl_tracker_reset_peaks(cell->tracker);
+    }
+    int64_t events_before = vl_tracker_event_count(cell->tracker);
+    if (last && spec->timeline) {
+      vl_tracker_keep_events(cell->tracker, true);
+      cell->run.observe = mark_segment;
+      cell->run.observe_context = cell;
+    }
+    VL_TRY(one_step(cell, i, total, &step));
+    if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
+    if (i < warmup) continue;
+    if (result->device.has_time) result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
+  }
+  take_peaks(cell, true);
+  if (spec->timeline) {
+    keep_timeline(cell);
+    vl_tracker_keep_events(cell->tracker, false);
+    cell->run.observe = NULL;
+  }
+  return vl_ok();
+}
+
+/* Driver figures and what follows from them. */
+static void take_driver(Cell *cell) {
+  CellResult *result = cell->result;
+  int64_t peak = cell->device->interface->driver_peak_bytes(cell->device, false);
+  if (peak >= 0) {
+    result->peak_driver_bytes = peak - cell->driver_start_bytes;
+    result->peak_step_bytes = peak - result->base_bytes;
+    int64_t beyond = result->peak_driver_bytes - result->peak_reserved_bytes;
+    result->untracked_bytes = beyond > 0 ? beyond : 0;
+  }
+  if (result->base_bytes >= 0) result->base_bytes -= cell->driver_start_bytes;
+  int64_t reserved = result->warmup_peak_reserved_bytes > result->steady_peak_reserved_bytes
+                         ? result->warmup_peak_reserved_bytes
+                         : result->steady_peak_reserved_bytes;
+  result->needed_bytes = reserved + (result->untracked_bytes > 0 ? result->untracked_bytes : 0);
+}
+
+/* An upper bound: what a whole obtain and release costs on this heap, each counted as one event. */
+static void measure_tracker(Cell *cell) {
+  CellResult *result = cell->result;
+  if (result->step_count == 0) return;
+  enum { ROUNDS = 2000 };
+  AllocationRequest request = {.bytes = 4096, .category = MEMORY_WORKSPACE, .name = "probe", .scope = "probe"};
+  int64_t start_ns = vl_monotonic_ns();
+  for (int32_t i = 0; i < ROUNDS; i++) {
+    Block *block = NULL;
+    if (vl_heap_obtain(cell->heap, &request, &block).code != VL_OK) return;
+    vl_heap_release(cell->heap, &block);
+  }
+  double event_s = (double)(vl_monotonic_ns() - start_ns) * 1e-9 / (2.0 * ROUNDS);
+  double step_s = 0.0;
+  for (int32_t i = 0; i < result->step_count; i++) step_s += result->step_s[i];
+  result->tracker_share = (double)result->events_per_step * event_s / (step_s / result->step_count);
+}
+
+static Status count_correct(Cell *cell, Run *run, Inputs *inputs, int64_t *correct) {
+  int64_t batch = cell->spec->micro_batch, size = argument(cell, "size"), classes = argument(cell, "classes");
+  int64_t count = engine_data_count(cell->data, true);
+  size_t image_count = (size_t)(batch * 3 * size * size);
+  float *images = vl_allocate(image_count * sizeof(float));
+  float *logits = vl_allocate((size_t)(batch * classes) * sizeof(float));
+  int32_t *labels = vl_allocate((size_t)batch * sizeof(int32_t));
+  Status status = vl_ok();
+  *correct = 0;
+  for (int64_t first = 0; first < count && status.code == VL_OK; first += batch) {
+    StepResult step;
+    status = engine_data_held_out(cell->data, first, batch, images, labels);
+    if (status.code == VL_OK) {
+      status = vl_inputs_write(inputs, "images", images, (int64_t)(image_count * sizeof(float)));
+    }
+    if (status.code == VL_OK) status = vl_run_step(run, inputs, &step, logits);
+    for (int64_t n = 0; n < batch && first + n < count && status.code == VL_OK; n++) {
+      int64_t best = 0;
+      for (int64_t c = 1; c < classes; c++) {
+        if (logits[n * classes + c] > logits[n * classes + best]) best = c;
+      }
+      *correct += best == labels[n];
+    }
+  }
+  free(images);
+  free(logits);
+  free(labels);
+  return status;
+}
+
+/* Held-out accuracy with the evaluation graph on the same State. */
+static Status evaluate(Cell *cell) {
+  Program program;
+  VL_TRY(build_program(cell, false, &program));
+  Executable *executable = NULL;
+  VL_TRY(vl_executable_create(&program, cell->device, cell->state, &executable));
+  Inputs *inputs = NULL;
+  Status status = vl_executable_build(executable);
+  if (status.code == VL_OK) status = vl_inputs_create(executable, cell->device, cell->heap, &inputs);
+  if (status.code == VL_OK) {
+    Run run = cell->run;
+    run.executable = executable;
+    int64_t correct = 0;
+    status = count_correct(cell, &run, inputs, &correct);
+    cell->result->accuracy = (double)correct / (double)engine_data_count(cell->data, true);
+  }
+  vl_inputs_destroy(&inputs);
+  vl_executable_destroy(&executable);
+  return status;
+}
+
+static void tear_down(Cell *cell) {
+  vl_inputs_destroy(&cell->inputs);
+  vl_state_destroy(&cell->state);
+  vl_executable_destroy(&cell->executable);
+  vl_heap_destroy(&cell->heap);
+  vl_tracker_destroy(&cell->tracker);
+  vl_device_close(&cell->device);
+  engine_data_close(&cell->data);
+  free(cell->marks);
+}
+
+static Status run_cell(Cell *cell) {
+  VL_TRY(set_up(cell));
+  VL_TRY(run_steps(cell));
+  take_driver(cell);
+  measure_tracker(cell);
+  if (cell->data && !cell->spec->inference) VL_TRY(evaluate(cell));
+  if (cell->spec->save_state[0]) {
+    VL_TRY(vl_state_save(cell->state, cell->spec->save_state,
+                         cell->first_step + cell->spec->warmup + cell->spec->steps, cell->spec->seed));
+  }
+  return vl_ok();
+}
+
+/* Out of memory, divergence and unsupported are results. */
+static Status classify(Cell *cell, Status status) {
+  CellResult *result = cell->result;
+  const char *name = status.code == VL_OK            ? "ok"
+                     : status.code == VL_OUT_OF_MEMORY ? "oom"
+                     : status.code == VL_DIVERGED      ? "diverged"
+                     : status.code == VL_UNSUPPORTED   ? "unsupported"
+                                                       : NULL;
+  if (!name) return status;
+  snprintf(result->status, sizeof result->status, "%s", name);
+  snprintf(result->error, sizeof result->error, "%s", status.message);
+  if (status.code != VL_OUT_OF_MEMORY) return vl_ok();
+  snprintf(result->oom_segment, sizeof result->oom_segment, "%s", cell->stage);
+  if (cell->run.failed_request_bytes > 0) result->oom_request_bytes = cell->run.failed_request_bytes;
+  if (cell->heap) {
+    HeapFreeSpace space;
+    vl_heap_free_space(cell->heap, &space);
+    result->oom_largest_free_bytes = space.largest_free_bytes;
+    take_peaks(cell, result->warmup_peak_reserved_bytes >= 0);
+  }
+  return vl_ok();
+}
+
+Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result) {
+  Cell cell = {.spec = spec, .observer = observer, .result = result, .stage = "setup"};
+  result_init(result);
+  VL_TRY(vl_cell_check(spec));
+  VL_TRY(check_spec(&cell));
+  vl_recipe_format(&cell.recipe, result->recipe, sizeof result->recipe);
+  snprintf(result->stack, sizeof result->stack, "%s", cell.recipe.stack_vramlab ? "vramlab" : "pytorch");
+  snprintf(result->preserves, sizeof result->preserves, "%s",
+           vl_preserves_name(vl_recipe_preserves(&cell.recipe)));
+  result->micro_batch = result->global_batch = spec->micro_batch;
+  Status status = classify(&cell, run_cell(&cell));
+  tear_down(&cell);
+  return status;
+}

@@ -1,0 +1,158 @@
+/* One step: walk the schedule; for each instance obtain what begins, launch, release what ends. */
+#include "engine/internal.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Walk {
+  Run *run;
+  const Inputs *inputs;
+  const Schedule *schedule;
+  uintptr_t *addresses; /* by buffer */
+  Block **blocks;       /* by buffer: what this step obtained */
+} Walk;
+
+static Status persistent_address(const Walk *walk, const Buffer *buffer, uintptr_t *address) {
+  const Storage *storage = buffer->storage;
+  if (storage->role == ROLE_INPUT) {
+    *address = engine_input_address(walk->inputs, storage);
+    return *address ? vl_ok() : vl_error(VL_INTERNAL, "input %s was not created", storage->name);
+  }
+  const StateEntry *entry = engine_state_find(walk->run->state, storage->name);
+  if (!entry) return vl_error(VL_INTERNAL, "%s is not in State: prepare it before the first step", storage->name);
+  *address = entry->block->address;
+  return vl_ok();
+}
+
+static Status find_given_buffers(const Walk *walk) {
+  for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
+    const Buffer *buffer = &walk->schedule->buffers[i];
+    bool given = vl_role_is_persistent(buffer->storage->role) || buffer->storage->role == ROLE_INPUT;
+    if (given) VL_TRY(persistent_address(walk, buffer, &walk->addresses[i]));
+  }
+  return vl_ok();
+}
+
+static Status obtain(Walk *walk, const AllocationRequest *request, const Instance *instance, Block **block) {
+  Status status = vl_heap_obtain(walk->run->heap, request, block);
+  if (status.code == VL_OUT_OF_MEMORY) {
+    walk->run->failed_request_bytes = request->bytes;
+    walk->run->failed_segment = vl_segment_name(instance->node->segment);
+  }
+  return status;
+}
+
+static Status obtain_buffers(Walk *walk, const Instance *instance) {
+  const Executable *executable = walk->run->executable;
+  for (int32_t i = 0; i < instance->obtain_count; i++) {
+    int32_t id = instance->obtain[i];
+    const Storage *storage = walk->schedule->buffers[id].storage;
+    AllocationRequest request = {.bytes = executable->storage_bytes[storage->id],
+                                 .category = engine_category_of(storage->role),
+                                 .name = storage->name,
+                                 .scope = storage->scope,
+                                 .stream = instance->stream};
+    VL_TRY(obtain(walk, &request, instance, &walk->blocks[id]));
+    walk->addresses[id] = walk->blocks[id]->address;
+  }
+  return vl_ok();
+}
+
+static Status launch(Walk *walk, const Instance *instance) {
+  Run *run = walk->run;
+  const Node *node = instance->node;
+  Kernel *kernel = run->executable->kernels[node->id];
+  uintptr_t inputs[VL_MAX_INPUTS] = {0}, outputs[VL_MAX_OUTPUTS] = {0};
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (instance->inputs[i] < 0) continue;
+    const Tensor *tensor = node->inputs[i];
+    inputs[i] = walk->addresses[instance->inputs[i]] + (uintptr_t)vl_dtype_bytes(tensor->dtype, tensor->offset);
+  }
+  for (int32_t i = 0; i < node->output_count; i++) {
+    if (instance->outputs[i] >= 0) outputs[i] = walk->addresses[instance->outputs[i]];
+  }
+  int64_t workspace_bytes = run->device->interface->workspace_bytes(kernel);
+  Block *workspace = NULL;
+  if (workspace_bytes > 0) {
+    AllocationRequest request = {.bytes = workspace_bytes,
+                                 .category = MEMORY_WORKSPACE,
+                                 .name = node->op->name,
+                                 .scope = node->scope,
+                                 .stream = instance->stream};
+    VL_TRY(obtain(walk, &request, instance, &workspace));
+  }
+  LaunchContext context = {.seed = run->seed, .step = run->step, .learning_rate = run->learning_rate};
+  Status status = run->device->interface->launch(run->device, kernel, inputs, outputs,
+                                                 workspace ? workspace->address : 0, &context);
+  vl_heap_release(run->heap, &workspace);
+  if (status.code == VL_OK && run->observe) {
+    run->observe(run->observe_context, run, instance, outputs);
+  }
+  return status;
+}
+
+static Status download_plain_f32(const Walk *walk, const Tensor *tensor, float *values) {
+  const Storage *storage = tensor->storage;
+  void *host = vl_allocate((size_t)vl_dtype_bytes(storage->dtype, storage->elements) + 1);
+  for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
+    const Buffer *buffer = &walk->schedule->buffers[i];
+    if (buffer->storage != storage || buffer->pass != 0) continue;
+    Device *device = walk->run->device;
+    Status status = device->interface->download(device, storage, walk->addresses[i], host);
+    for (int64_t e = 0; e < storage->elements; e++) {
+      values[e] = (float)vl_element_get(host, storage->dtype, e);
+    }
+    free(host);
+    return status;
+  }
+  free(host);
+  return vl_error(VL_INTERNAL, "%s is not part of the schedule", tensor->name);
+}
+
+/* Waits for the step and fetches what the caller asked for, while it still lives. */
+static Status finish(const Walk *walk, StepResult *result, int64_t start_ns, float *logits) {
+  Device *device = walk->run->device;
+  const Program *program = &walk->run->executable->program;
+  VL_TRY(device->interface->synchronize(device));
+  result->step_ns = vl_monotonic_ns() - start_ns;
+  DeviceDescription description;
+  device->interface->describe(device, &description);
+  if (description.predicts) return vl_ok();
+  if (program->loss) {
+    float loss;
+    VL_TRY(download_plain_f32(walk, program->loss, &loss));
+    result->loss = (double)loss;
+  }
+  if (logits) VL_TRY(download_plain_f32(walk, program->logits, logits));
+  return vl_ok();
+}
+
+static Status walk_schedule(Walk *walk, StepResult *result, float *logits) {
+  VL_TRY(find_given_buffers(walk));
+  int64_t start_ns = vl_monotonic_ns();
+  for (int32_t at = 0; at < walk->schedule->instance_count; at++) {
+    const Instance *instance = &walk->schedule->instances[at];
+    VL_TRY(obtain_buffers(walk, instance));
+    VL_TRY(launch(walk, instance));
+    if (at == walk->schedule->instance_count - 1) VL_TRY(finish(walk, result, start_ns, logits));
+    for (int32_t i = 0; i < instance->release_count; i++) {
+      vl_heap_release(walk->run->heap, &walk->blocks[instance->release[i]]);
+    }
+  }
+  return vl_ok();
+}
+
+Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) {
+  const Schedule *schedule = run->executable->schedule;
+  *result = (StepResult){.loss = NAN};
+  run->failed_request_bytes = 0;
+  run->failed_segment = "";
+  Walk walk = {.run = run, .inputs = inputs, .schedule = schedule};
+  walk.addresses = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.addresses);
+  walk.blocks = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.blocks);
+  Status status = walk_schedule(&walk, result, logits);
+  for (int32_t i = 0; i < schedule->buffer_count; i++) vl_heap_release(run->heap, &walk.blocks[i]);
+  free(walk.addresses);
+  free(walk.blocks);
+  return status;
+}

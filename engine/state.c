@@ -1,0 +1,164 @@
+#include "engine/internal.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct State {
+  Device *device;
+  Heap *heap;
+  Arena *arena;
+  StateEntry **entries;
+  int32_t count, capacity;
+  int32_t *slots; /* open addressing over entries, -1 empty */
+  int32_t slot_count;
+};
+
+enum { FIRST_SLOTS = 1024 };
+
+State *vl_state_create(Device *device, Heap *heap) {
+  State *state = vl_allocate(sizeof *state);
+  state->device = device;
+  state->heap = heap;
+  state->arena = vl_arena_create();
+  state->slot_count = FIRST_SLOTS;
+  state->slots = vl_allocate(FIRST_SLOTS * sizeof *state->slots);
+  memset(state->slots, -1, FIRST_SLOTS * sizeof *state->slots);
+  return state;
+}
+
+void vl_state_destroy(State **state) {
+  State *it = *state;
+  if (!it) return;
+  for (int32_t i = it->count - 1; i >= 0; i--) vl_heap_release(it->heap, &it->entries[i]->block);
+  free(it->entries);
+  free(it->slots);
+  vl_arena_destroy(&it->arena);
+  free(it);
+  *state = NULL;
+}
+
+static int32_t slot_of(const State *state, const char *name) {
+  uint64_t slot = vl_hash_text(vl_hash_start, name) % (uint64_t)state->slot_count;
+  while (state->slots[slot] >= 0 && strcmp(state->entries[state->slots[slot]]->storage.name, name) != 0) {
+    slot = (slot + 1) % (uint64_t)state->slot_count;
+  }
+  return (int32_t)slot;
+}
+
+const StateEntry *engine_state_find(const State *state, const char *name) {
+  int32_t at = state->slots[slot_of(state, name)];
+  return at < 0 ? NULL : state->entries[at];
+}
+
+int32_t engine_state_count(const State *state) { return state->count; }
+const StateEntry *engine_state_entry(const State *state, int32_t index) { return state->entries[index]; }
+
+static void rehash(State *state) {
+  state->slot_count *= 2;
+  state->slots = vl_reallocate(state->slots, (size_t)state->slot_count * sizeof *state->slots);
+  memset(state->slots, -1, (size_t)state->slot_count * sizeof *state->slots);
+  for (int32_t i = 0; i < state->count; i++) {
+    state->slots[slot_of(state, state->entries[i]->storage.name)] = i;
+  }
+}
+
+static StateEntry *add_entry(State *state, const Storage *storage) {
+  if (2 * (state->count + 1) > state->slot_count) rehash(state);
+  if (state->count == state->capacity) {
+    state->capacity = state->capacity ? 2 * state->capacity : 256;
+    state->entries = vl_reallocate(state->entries, (size_t)state->capacity * sizeof(StateEntry *));
+  }
+  StateEntry *entry = vl_arena_allocate(state->arena, sizeof *entry);
+  entry->storage = *storage;
+  entry->storage.name = vl_arena_copy_text(state->arena, storage->name);
+  entry->storage.scope = vl_arena_copy_text(state->arena, storage->scope);
+  entry->root = *storage->root;
+  entry->root.name = entry->storage.name;
+  entry->root.storage = &entry->storage;
+  entry->root.producer = NULL;
+  entry->storage.root = &entry->root;
+  state->slots[slot_of(state, storage->name)] = state->count;
+  state->entries[state->count++] = entry;
+  return entry;
+}
+
+MemoryCategory engine_category_of(Role role) {
+  switch (role) {
+    case ROLE_INPUT: return MEMORY_INPUT;
+    case ROLE_PARAMETER:
+    case ROLE_STATISTIC: return MEMORY_PARAMETER;
+    case ROLE_OPTIMIZER: return MEMORY_OPTIMIZER;
+    case ROLE_GRADIENT: return MEMORY_GRADIENT;
+    case ROLE_ACTIVATION: break;
+  }
+  return MEMORY_ACTIVATION;
+}
+
+/* Fills host memory of the storage's dtype with its initial value. */
+static void initial_value(const Storage *storage, uint64_t seed, void *host) {
+  uint64_t key = vl_random_key(seed, 0, storage->name);
+  for (int64_t i = 0; i < storage->elements; i++) {
+    double value = storage->init.value;
+    if (storage->init.kind == INIT_ZERO) value = 0.0;
+    if (storage->init.kind == INIT_UNIFORM) {
+      value *= 2.0 * (double)vl_random_unit(vl_random_word(key, 0, (uint64_t)i)) - 1.0;
+    }
+    vl_element_set(host, storage->dtype, i, value);
+  }
+}
+
+static Status add_storage(State *state, const Executable *executable, const Storage *storage, uint64_t seed) {
+  AllocationRequest request = {.bytes = executable->storage_bytes[storage->id],
+                               .category = engine_category_of(storage->role)};
+  StateEntry *entry = add_entry(state, storage);
+  request.name = entry->storage.name;
+  request.scope = entry->storage.scope;
+  VL_TRY(vl_heap_obtain(state->heap, &request, &entry->block));
+  DeviceDescription description;
+  state->device->interface->describe(state->device, &description);
+  if (description.predicts) return vl_ok();
+  void *host = vl_allocate((size_t)vl_dtype_bytes(storage->dtype, storage->elements) + 1);
+  initial_value(storage, seed, host);
+  Status status =
+      state->device->interface->upload(state->device, &entry->storage, host, entry->block->address);
+  free(host);
+  return status;
+}
+
+Status vl_state_prepare(State *state, const Executable *executable, uint64_t seed, bool optimizer) {
+  const Graph *graph = executable->program.graph;
+  for (int32_t i = 0; i < graph->storage_count; i++) {
+    const Storage *storage = graph->storages[i];
+    if (!vl_role_is_persistent(storage->role) || (storage->role == ROLE_OPTIMIZER && !optimizer)) continue;
+    const StateEntry *entry = engine_state_find(state, storage->name);
+    if (!entry) {
+      VL_TRY(add_storage(state, executable, storage, seed));
+    } else if (entry->storage.elements != storage->elements || entry->storage.dtype != storage->dtype) {
+      return vl_error(VL_INVALID, "%s has %lld elements in State and %lld in %s", storage->name,
+                      (long long)entry->storage.elements, (long long)storage->elements, graph->name);
+    }
+  }
+  return vl_ok();
+}
+
+static Status find_for_copy(const State *state, const char *name, int64_t bytes, const StateEntry **entry) {
+  *entry = engine_state_find(state, name);
+  if (!*entry) return vl_error(VL_INVALID, "State has no '%s'", name);
+  int64_t held = vl_dtype_bytes((*entry)->storage.dtype, (*entry)->storage.elements);
+  if (held != bytes) {
+    return vl_error(VL_INVALID, "'%s' has %lld bytes, not %lld", name, (long long)held, (long long)bytes);
+  }
+  return vl_ok();
+}
+
+Status vl_state_read(State *state, const char *name, void *host, int64_t bytes) {
+  const StateEntry *entry;
+  VL_TRY(find_for_copy(state, name, bytes, &entry));
+  return state->device->interface->download(state->device, &entry->storage, entry->block->address, host);
+}
+
+Status vl_state_write(State *state, const char *name, const void *host, int64_t bytes) {
+  const StateEntry *entry;
+  VL_TRY(find_for_copy(state, name, bytes, &entry));
+  return state->device->interface->upload(state->device, &entry->storage, host, entry->block->address);
+}

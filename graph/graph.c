@@ -1,0 +1,251 @@
+#include "graph/graph.h"
+#include <stdlib.h>
+#include <string.h>
+
+const char *vl_role_name(Role role) {
+  static const char *const names[] = {"activation", "input", "parameter", "statistic", "optimizer", "gradient"};
+  return names[role];
+}
+
+bool vl_role_is_persistent(Role role) {
+  return role == ROLE_PARAMETER || role == ROLE_STATISTIC || role == ROLE_OPTIMIZER;
+}
+
+const char *vl_segment_name(Segment segment) {
+  static const char *const names[] = {"forward", "backward", "update"};
+  return names[segment];
+}
+
+int64_t vl_tensor_elements(const Tensor *tensor) {
+  int64_t elements = 1;
+  for (int32_t i = 0; i < tensor->rank; i++) elements *= tensor->shape[i];
+  return elements;
+}
+
+int64_t vl_tensor_bytes(const Tensor *tensor) {
+  return vl_dtype_bytes(tensor->dtype, vl_tensor_elements(tensor));
+}
+
+bool vl_tensor_same_shape(const Tensor *a, const Tensor *b) {
+  if (a->rank != b->rank) return false;
+  for (int32_t i = 0; i < a->rank; i++) {
+    if (a->shape[i] != b->shape[i]) return false;
+  }
+  return true;
+}
+
+void vl_tensor_describe(const Tensor *tensor, char *text, size_t size) {
+  if (size == 0) return;
+  size_t used = (size_t)snprintf(text, size, "(");
+  for (int32_t i = 0; i < tensor->rank && used < size; i++) {
+    used += (size_t)snprintf(text + used, size - used, i ? ", %lld" : "%lld", (long long)tensor->shape[i]);
+  }
+  if (used < size) snprintf(text + used, size - used, ") %s", vl_dtype_name(tensor->dtype));
+}
+
+Graph *vl_graph_create(const char *name) {
+  Graph *graph = vl_allocate(sizeof *graph);
+  graph->arena = vl_arena_create();
+  graph->name = vl_arena_copy_text(graph->arena, name);
+  graph->scope = "";
+  return graph;
+}
+
+void vl_graph_destroy(Graph **graph) {
+  if (!*graph) return;
+  free((*graph)->storages);
+  free((*graph)->tensors);
+  free((*graph)->nodes);
+  vl_arena_destroy(&(*graph)->arena);
+  free(*graph);
+  *graph = NULL;
+}
+
+void vl_graph_set_scope(Graph *graph, const char *format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  graph->scope = vl_arena_copy_text(graph->arena, text);
+}
+
+/* Room for one more pointer in a growing array. */
+static void *grow(void *array, int32_t count, int32_t *capacity) {
+  if (count < *capacity) return array;
+  *capacity = *capacity ? 2 * *capacity : 64;
+  return vl_reallocate(array, (size_t)*capacity * sizeof(void *));
+}
+
+static bool storage_name_taken(const Graph *graph, const char *name) {
+  for (int32_t i = 0; i < graph->storage_count; i++) {
+    if (strcmp(graph->storages[i]->name, name) == 0) return true;
+  }
+  return false;
+}
+
+/* Names key State and files, so they must be unique; a repeated op in a scope gets a number. */
+static const char *unique_name(Graph *graph, const char *name) {
+  if (!storage_name_taken(graph, name)) return vl_arena_copy_text(graph->arena, name);
+  for (int32_t suffix = 2;; suffix++) {
+    const char *candidate = vl_arena_format(graph->arena, "%s.%d", name, suffix);
+    if (!storage_name_taken(graph, candidate)) return candidate;
+  }
+}
+
+static Tensor *add_tensor(Graph *graph, const char *name, DType dtype, int32_t rank, const int64_t *shape) {
+  Tensor *tensor = vl_arena_allocate(graph->arena, sizeof *tensor);
+  tensor->id = graph->tensor_count;
+  tensor->name = name;
+  tensor->dtype = dtype;
+  tensor->rank = rank;
+  for (int32_t i = 0; i < rank; i++) tensor->shape[i] = shape[i];
+  graph->tensors = grow(graph->tensors, graph->tensor_count, &graph->tensor_capacity);
+  graph->tensors[graph->tensor_count++] = tensor;
+  return tensor;
+}
+
+Tensor *vl_graph_tensor(Graph *graph, const char *name, Role role, DType dtype, int32_t rank,
+                        const int64_t *shape) {
+  Storage *storage = vl_arena_allocate(graph->arena, sizeof *storage);
+  storage->id = graph->storage_count;
+  storage->name = unique_name(graph, name);
+  storage->scope = graph->scope;
+  storage->role = role;
+  storage->dtype = dtype;
+  storage->layout = LAYOUT_ANY;
+  graph->storages = grow(graph->storages, graph->storage_count, &graph->storage_capacity);
+  graph->storages[graph->storage_count++] = storage;
+  Tensor *tensor = add_tensor(graph, storage->name, dtype, rank, shape);
+  tensor->storage = storage;
+  storage->root = tensor;
+  storage->elements = vl_tensor_elements(tensor);
+  return tensor;
+}
+
+Tensor *vl_graph_parameter(Graph *graph, const char *name, Role role, DType dtype, int32_t rank,
+                           const int64_t *shape, Init init) {
+  Tensor *tensor = vl_graph_tensor(graph, name, role, dtype, rank, shape);
+  tensor->storage->init = init;
+  return tensor;
+}
+
+Tensor *vl_graph_view(Graph *graph, const char *name, Tensor *of, int32_t rank, const int64_t *shape,
+                      int64_t offset) {
+  Tensor *view = add_tensor(graph, vl_arena_copy_text(graph->arena, name), of->dtype, rank, shape);
+  view->storage = of->storage;
+  view->offset = of->offset + offset;
+  return view;
+}
+
+Status vl_graph_add(Graph *graph, const char *op, const OpParams *params, Tensor *const *inputs,
+                    int32_t input_count, Node **out) {
+  const Op *found = vl_op_find(op);
+  if (!found) return vl_error(VL_INVALID, "unknown op '%s' in %s", op, graph->scope);
+  if (input_count < found->min_inputs || input_count > found->max_inputs) {
+    return vl_error(VL_INVALID, "%s in %s takes %d to %d inputs, got %d", op, graph->scope, found->min_inputs,
+                    found->max_inputs, input_count);
+  }
+  Node *node = vl_arena_allocate(graph->arena, sizeof *node);
+  node->op = found;
+  if (params) node->params = *params;
+  for (int32_t i = 0; i < input_count; i++) node->inputs[i] = inputs[i];
+  node->input_count = input_count;
+  node->scope = graph->scope;
+  node->segment = graph->segment;
+  node->block = graph->segment == SEGMENT_FORWARD ? graph->block : 0;
+  VL_TRY(found->infer(graph, node));
+  for (int32_t i = 0; i < node->output_count; i++) {
+    if (node->outputs[i]) node->outputs[i]->producer = node;
+  }
+  node->id = node->position = graph->node_count;
+  graph->nodes = grow(graph->nodes, graph->node_count, &graph->node_capacity);
+  graph->nodes[graph->node_count++] = node;
+  if (out) *out = node;
+  return vl_ok();
+}
+
+Status vl_graph_infer_again(Graph *graph, Node *node) {
+  Tensor *outputs[VL_MAX_OUTPUTS];
+  memcpy(outputs, node->outputs, sizeof outputs);
+  int32_t tensors = graph->tensor_count, storages = graph->storage_count;
+  Status status = node->op->infer(graph, node);
+  for (int32_t i = 0; i < node->output_count; i++) {
+    Tensor *fresh = node->outputs[i];
+    if (status.code == VL_OK && fresh && outputs[i] && fresh != outputs[i]) {
+      outputs[i]->dtype = fresh->dtype;
+      outputs[i]->storage->dtype = fresh->dtype;
+    }
+  }
+  memcpy(node->outputs, outputs, sizeof outputs);
+  graph->tensor_count = tensors; /* what infer made goes with the arena */
+  graph->storage_count = storages;
+  return status;
+}
+
+static void renumber(Graph *graph, int32_t from) {
+  for (int32_t i = from; i < graph->node_count; i++) graph->nodes[i]->position = i;
+}
+
+void vl_graph_move_before(Graph *graph, Node *node, const Node *anchor) {
+  int32_t from = node->position, to = anchor->position;
+  if (from > to) {
+    memmove(&graph->nodes[to + 1], &graph->nodes[to], (size_t)(from - to) * sizeof(Node *));
+    graph->nodes[to] = node;
+    renumber(graph, to);
+  } else if (from < to) {
+    memmove(&graph->nodes[from], &graph->nodes[from + 1], (size_t)(to - from - 1) * sizeof(Node *));
+    graph->nodes[to - 1] = node;
+    renumber(graph, from);
+  }
+}
+
+void vl_graph_remove(Graph *graph, Node *node) {
+  int32_t at = node->position;
+  graph->node_count--;
+  memmove(&graph->nodes[at], &graph->nodes[at + 1], (size_t)(graph->node_count - at) * sizeof(Node *));
+  renumber(graph, at);
+}
+
+void vl_graph_replace_reads(Graph *graph, const Tensor *from, Tensor *to) {
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    Node *node = graph->nodes[i];
+    for (int32_t k = 0; k < node->input_count; k++) {
+      if (node->inputs[k] == from && node != to->producer) node->inputs[k] = to;
+    }
+  }
+}
+
+int32_t vl_graph_reads(const Graph *graph, const Tensor *tensor, Node **reader) {
+  int32_t reads = 0;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    for (int32_t k = 0; k < graph->nodes[i]->input_count; k++) {
+      if (graph->nodes[i]->inputs[k] != tensor) continue;
+      reads++;
+      if (reader) *reader = graph->nodes[i];
+    }
+  }
+  return reads;
+}
+
+Status vl_graph_check(const Graph *graph) {
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    if (node->position != i) return vl_error(VL_INTERNAL, "node %d stands at %d", node->position, i);
+    for (int32_t k = 0; k < node->input_count; k++) {
+      const Tensor *input = node->inputs[k];
+      if (!input || !input->producer) continue;
+      if (input->producer->position >= i) {
+        return vl_error(VL_INVALID, "%s in %s (node %d) reads %s before it is made", node->op->name, node->scope,
+                        i, input->name);
+      }
+    }
+  }
+  for (int32_t i = 0; i < graph->tensor_count; i++) {
+    const Tensor *tensor = graph->tensors[i];
+    if (tensor->offset < 0 || tensor->offset + vl_tensor_elements(tensor) > tensor->storage->elements) {
+      return vl_error(VL_INVALID, "tensor %s does not lie in its storage %s", tensor->name, tensor->storage->name);
+    }
+  }
+  return vl_ok();
+}

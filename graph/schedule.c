@@ -1,0 +1,288 @@
+/* From a program to the list of launches of one step, and the lifetimes of its buffers.
+ *
+ * Forward nodes run in graph order. Backward and update nodes follow in graph order; where one reads a tensor
+ * whose producer was told not to keep its outputs, the producer (recompute_on_use) or the part of its
+ * checkpoint segment that backward needs (checkpoint_segment) is repeated right before, into buffers of
+ * their own. Lifetimes follow from what is referenced, so a dropped tensor ends with its last forward reader. */
+#include "graph/graph.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Builder {
+  const Program *program;
+  const Graph *graph;
+  Schedule *schedule;
+  int32_t instance_capacity, buffer_capacity;
+  int32_t *first_pass;  /* by storage: buffer of pass 0, -1 before it exists */
+  int32_t *passes;      /* by storage: passes so far */
+  int32_t *recomputed;  /* by tensor: buffer of its latest recomputation, -1 */
+  bool *replay;         /* by node: its checkpoint segment's replay includes it */
+  bool *replayed;       /* by checkpoint segment */
+  const Tensor **value; /* by buffer: what it holds */
+  int32_t segment_count;
+} Builder;
+
+static int32_t add_buffer(Builder *builder, Storage *storage) {
+  Schedule *schedule = builder->schedule;
+  if (schedule->buffer_count == builder->buffer_capacity) {
+    builder->buffer_capacity = builder->buffer_capacity ? 2 * builder->buffer_capacity : 256;
+    size_t count = (size_t)builder->buffer_capacity;
+    schedule->buffers = vl_reallocate(schedule->buffers, count * sizeof *schedule->buffers);
+    builder->value = vl_reallocate(builder->value, count * sizeof *builder->value);
+  }
+  int32_t id = schedule->buffer_count++;
+  schedule->buffers[id] = (Buffer){
+      .id = id, .storage = storage, .pass = builder->passes[storage->id]++, .first = -1, .last = -1};
+  bool given = vl_role_is_persistent(storage->role) || storage->role == ROLE_INPUT;
+  builder->value[id] = given ? storage->root : NULL;
+  return id;
+}
+
+static int32_t first_pass_buffer(Builder *builder, Storage *storage) {
+  int32_t *buffer = &builder->first_pass[storage->id];
+  if (*buffer < 0) *buffer = add_buffer(builder, storage);
+  return *buffer;
+}
+
+/* The tensor whose bytes a view shows. */
+static const Tensor *viewed(const Tensor *tensor) {
+  while (tensor->producer && tensor->producer->op->is_view &&
+         tensor->producer->inputs[0]->storage == tensor->storage) {
+    tensor = tensor->producer->inputs[0];
+  }
+  return tensor;
+}
+
+static Status emit(Builder *builder, Node *node, bool again);
+
+/* Whether backward gets this tensor from a repetition rather than from the forward pass. */
+static bool dropped(const Tensor *tensor) {
+  const Node *producer = tensor->producer;
+  return producer && producer->segment == SEGMENT_FORWARD &&
+         (producer->recompute_on_use || producer->checkpoint_segment > 0);
+}
+
+static Status replay_segment(Builder *builder, int32_t segment) {
+  builder->replayed[segment] = true;
+  for (int32_t i = 0; i < builder->graph->node_count; i++) {
+    Node *node = builder->graph->nodes[i];
+    if (node->checkpoint_segment == segment && builder->replay[node->id]) VL_TRY(emit(builder, node, true));
+  }
+  return vl_ok();
+}
+
+/* The buffer that holds a tensor for a reader in backward (or in a repetition). */
+static Status resolve(Builder *builder, const Tensor *tensor, int32_t *buffer) {
+  tensor = viewed(tensor);
+  if (!dropped(tensor)) {
+    *buffer = first_pass_buffer(builder, tensor->storage);
+    return vl_ok();
+  }
+  Node *producer = tensor->producer;
+  if (producer->checkpoint_segment > 0 && !builder->replayed[producer->checkpoint_segment]) {
+    VL_TRY(replay_segment(builder, producer->checkpoint_segment));
+  }
+  if (builder->recomputed[tensor->id] < 0 ||
+      builder->value[builder->recomputed[tensor->id]] != tensor) {
+    VL_TRY(emit(builder, producer, true));
+  }
+  *buffer = builder->recomputed[tensor->id];
+  return vl_ok();
+}
+
+static Instance *add_instance(Builder *builder, Node *node) {
+  Schedule *schedule = builder->schedule;
+  if (schedule->instance_count == builder->instance_capacity) {
+    builder->instance_capacity = builder->instance_capacity ? 2 * builder->instance_capacity : 256;
+    schedule->instances =
+        vl_reallocate(schedule->instances, (size_t)builder->instance_capacity * sizeof *schedule->instances);
+  }
+  Instance *instance = &schedule->instances[schedule->instance_count++];
+  *instance = (Instance){.node = node};
+  for (int32_t i = 0; i < VL_MAX_INPUTS; i++) instance->inputs[i] = -1;
+  for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++) instance->outputs[i] = -1;
+  return instance;
+}
+
+static Status read_inputs(Builder *builder, const Node *node, bool backward, int32_t *inputs) {
+  for (int32_t i = 0; i < node->input_count; i++) {
+    const Tensor *tensor = node->inputs[i];
+    if (!tensor) continue;
+    if (backward) {
+      VL_TRY(resolve(builder, tensor, &inputs[i]));
+    } else {
+      inputs[i] = first_pass_buffer(builder, tensor->storage);
+    }
+  }
+  /* Repetitions for a later input may have written over an earlier one's value: check at the end. */
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (inputs[i] < 0) continue;
+    const Tensor *held = builder->value[inputs[i]];
+    if (held != viewed(node->inputs[i])) {
+      return vl_error(VL_INTERNAL, "%s in %s reads %s after it was overwritten by %s", node->op->name,
+                      node->scope, node->inputs[i]->name, held ? held->name : "nothing");
+    }
+  }
+  return vl_ok();
+}
+
+/* Where an output goes: over the input it shares a storage with, else the storage's buffer of this pass. */
+static int32_t output_buffer(Builder *builder, const Node *node, const int32_t *inputs, int32_t which,
+                             bool again) {
+  Tensor *output = node->outputs[which];
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (node->inputs[i] && node->inputs[i]->storage == output->storage) return inputs[i];
+  }
+  return again ? add_buffer(builder, output->storage) : first_pass_buffer(builder, output->storage);
+}
+
+static Status emit(Builder *builder, Node *node, bool again) {
+  int32_t inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
+  for (int32_t i = 0; i < VL_MAX_INPUTS; i++) inputs[i] = -1;
+  for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++) outputs[i] = -1;
+  VL_TRY(read_inputs(builder, node, again || node->segment != SEGMENT_FORWARD, inputs));
+  if (node->op->is_view && node->outputs[0]->storage == node->inputs[0]->storage) return vl_ok();
+  for (int32_t i = 0; i < node->output_count; i++) {
+    if (!node->outputs[i]) continue;
+    outputs[i] = output_buffer(builder, node, inputs, i, again);
+    builder->value[outputs[i]] = node->outputs[i];
+    if (again) builder->recomputed[node->outputs[i]->id] = outputs[i];
+  }
+  Instance *instance = add_instance(builder, node);
+  memcpy(instance->inputs, inputs, sizeof inputs);
+  memcpy(instance->outputs, outputs, sizeof outputs);
+  if (again) {
+    for (int32_t i = 0; i < node->output_count; i++) {
+      if (outputs[i] >= 0) instance->pass = builder->schedule->buffers[outputs[i]].pass;
+    }
+    builder->schedule->recompute_instances++;
+    builder->schedule->recompute_flops += vl_node_flops(node);
+  }
+  return vl_ok();
+}
+
+/* Marks what the replay of each checkpoint segment must contain for a backward reader of tensor. `inside`:
+ * the segment being replayed when the reader is itself part of that replay, else 0. */
+static void mark_replay(Builder *builder, const Tensor *tensor, int32_t inside) {
+  if (!tensor) return;
+  tensor = viewed(tensor);
+  if (!dropped(tensor)) return;
+  Node *producer = tensor->producer;
+  bool part_of_replay = producer->checkpoint_segment > 0 &&
+                        (!producer->recompute_on_use || producer->checkpoint_segment == inside);
+  if (part_of_replay && builder->replay[producer->id]) return;
+  if (part_of_replay) builder->replay[producer->id] = true;
+  for (int32_t i = 0; i < producer->input_count; i++) {
+    mark_replay(builder, producer->inputs[i], part_of_replay ? producer->checkpoint_segment : 0);
+  }
+}
+
+static void prepare(Builder *builder) {
+  const Graph *graph = builder->graph;
+  size_t storages = (size_t)graph->storage_count + 1, tensors = (size_t)graph->tensor_count + 1;
+  int32_t highest_id = 0;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    if (node->id > highest_id) highest_id = node->id;
+    if (node->checkpoint_segment > builder->segment_count) builder->segment_count = node->checkpoint_segment;
+  }
+  builder->first_pass = vl_allocate(storages * sizeof *builder->first_pass);
+  builder->passes = vl_allocate(storages * sizeof *builder->passes);
+  builder->recomputed = vl_allocate(tensors * sizeof *builder->recomputed);
+  builder->replay = vl_allocate((size_t)highest_id + 1);
+  builder->replayed = vl_allocate((size_t)builder->segment_count + 1);
+  memset(builder->first_pass, -1, storages * sizeof *builder->first_pass);
+  memset(builder->recomputed, -1, tensors * sizeof *builder->recomputed);
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    if (node->segment == SEGMENT_FORWARD) continue;
+    for (int32_t k = 0; k < node->input_count; k++) mark_replay(builder, node->inputs[k], 0);
+  }
+}
+
+static void touch(Buffer *buffer, int32_t at) {
+  if (buffer->first < 0) buffer->first = at;
+  buffer->last = at;
+}
+
+/* What must outlive its last reader: the loss, what evaluation reads, and gradients that the update leaves. */
+static bool lives_to_the_end(const Program *program, const Buffer *buffer) {
+  if (buffer->pass != 0) return false;
+  if (program->loss && buffer->storage == program->loss->storage) return true;
+  if (!program->training && program->logits && buffer->storage == program->logits->storage) return true;
+  return buffer->storage->role == ROLE_GRADIENT && !program->release_gradients;
+}
+
+static void find_lifetimes(Builder *builder) {
+  Schedule *schedule = builder->schedule;
+  int32_t count = schedule->instance_count;
+  for (int32_t at = 0; at < count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    for (int32_t i = 0; i < VL_MAX_INPUTS; i++) {
+      if (instance->inputs[i] >= 0) touch(&schedule->buffers[instance->inputs[i]], at);
+    }
+    for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++) {
+      if (instance->outputs[i] >= 0) touch(&schedule->buffers[instance->outputs[i]], at);
+    }
+  }
+  int32_t *begins = vl_allocate(((size_t)count + 1) * sizeof *begins);
+  int32_t *ends = vl_allocate(((size_t)count + 1) * sizeof *ends);
+  for (int32_t i = 0; i < schedule->buffer_count; i++) {
+    Buffer *buffer = &schedule->buffers[i];
+    bool given = vl_role_is_persistent(buffer->storage->role) || buffer->storage->role == ROLE_INPUT;
+    if (given || buffer->first < 0) {
+      buffer->first = buffer->last = -1;
+      continue;
+    }
+    if (lives_to_the_end(builder->program, buffer)) buffer->last = count - 1;
+    begins[buffer->first]++;
+    ends[buffer->last]++;
+  }
+  for (int32_t at = 0; at < count; at++) {
+    Instance *instance = &schedule->instances[at];
+    instance->obtain = vl_arena_allocate(schedule->arena, ((size_t)begins[at] + 1) * sizeof(int32_t));
+    instance->release = vl_arena_allocate(schedule->arena, ((size_t)ends[at] + 1) * sizeof(int32_t));
+  }
+  for (int32_t i = 0; i < schedule->buffer_count; i++) {
+    const Buffer *buffer = &schedule->buffers[i];
+    if (buffer->first < 0) continue;
+    Instance *first = &schedule->instances[buffer->first], *last = &schedule->instances[buffer->last];
+    first->obtain[first->obtain_count++] = buffer->id;
+    last->release[last->release_count++] = buffer->id;
+  }
+  free(begins);
+  free(ends);
+}
+
+Status vl_schedule_build(const Program *program, Schedule **out) {
+  Builder builder = {.program = program, .graph = program->graph};
+  builder.schedule = vl_allocate(sizeof *builder.schedule);
+  builder.schedule->arena = vl_arena_create();
+  prepare(&builder);
+  Status status = vl_ok();
+  for (int32_t i = 0; i < program->graph->node_count && status.code == VL_OK; i++) {
+    status = emit(&builder, program->graph->nodes[i], false);
+  }
+  if (status.code == VL_OK) find_lifetimes(&builder);
+  free(builder.first_pass);
+  free(builder.passes);
+  free(builder.recomputed);
+  free(builder.replay);
+  free(builder.replayed);
+  free(builder.value);
+  if (status.code != VL_OK) {
+    vl_schedule_destroy(&builder.schedule);
+    return status;
+  }
+  *out = builder.schedule;
+  return vl_ok();
+}
+
+void vl_schedule_destroy(Schedule **schedule) {
+  if (!*schedule) return;
+  vl_arena_destroy(&(*schedule)->arena);
+  free((*schedule)->instances);
+  free((*schedule)->buffers);
+  free(*schedule);
+  *schedule = NULL;
+}
