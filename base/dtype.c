@@ -133,7 +133,7 @@ double vl_element_get(const void *data, DType dtype, int64_t i) {
   case DTYPE_U8: return (double)((const uint8_t *)data)[i];
   case DTYPE_COUNT: break;
   }
-  assert(!"element type out of range");
+  assert(false && "element type out of range");
   return 0.0;
 }
 
@@ -148,5 +148,5 @@ void vl_element_set(void *data, DType dtype, int64_t i, double value) {
   case DTYPE_U8: ((uint8_t *)data)[i] = (uint8_t)integer_within(value, 0, UINT8_MAX); return;
   case DTYPE_COUNT: break;
   }
-  assert(!"element type out of range");
+  assert(false && "element type out of range");
 }

@@ -245,8 +245,11 @@ static void *create(SegmentSource *source) {
 
 static void destroy(void *state) {
   Caching *caching = state;
-  while (caching->segments != NULL)
-    segment_destroy(caching, caching->segments);
+  for (Segment *segment = caching->segments; segment != NULL;) {
+    Segment *next = segment->next;
+    segment_destroy(caching, segment);
+    segment = next;
+  }
   vl_arena_destroy(&caching->arena);
   free(caching);
 }

@@ -12,17 +12,17 @@
 static void status_has_name_and_exit_code(void **state) {
   (void)state;
   const struct {
-    StatusCode code;
     const char *name;
+    StatusCode code;
     int exit_code;
-  } rows[] = {{VL_OK, "ok", 0},
-              {VL_INVALID, "invalid", 2},
-              {VL_OUT_OF_MEMORY, "out-of-memory", 1},
-              {VL_UNSUPPORTED, "unsupported", 1},
-              {VL_ENVIRONMENT, "environment", 3},
-              {VL_DIVERGED, "diverged", 1},
-              {VL_INTERRUPTED, "interrupted", 4},
-              {VL_INTERNAL, "internal", 1}};
+  } rows[] = {{"ok", VL_OK, 0},
+              {"invalid", VL_INVALID, 2},
+              {"out-of-memory", VL_OUT_OF_MEMORY, 1},
+              {"unsupported", VL_UNSUPPORTED, 1},
+              {"environment", VL_ENVIRONMENT, 3},
+              {"diverged", VL_DIVERGED, 1},
+              {"interrupted", VL_INTERRUPTED, 4},
+              {"internal", VL_INTERNAL, 1}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     assert_string_equal(vl_status_name(rows[i].code), rows[i].name);
     assert_int_equal(vl_status_exit_code(rows[i].code), rows[i].exit_code);

@@ -32,12 +32,12 @@ static void bytes_are_read_in_every_accepted_form(void **state) {
   assert_parses("0", 0);
   assert_parses("17B", 17);
   assert_parses("512MiB", 512 * MIB);
-  assert_parses("16GiB", 16 * 1024 * MIB);
+  assert_parses("16GiB", 16384 * MIB);
   assert_parses("16GB", INT64_C(16000000000));
   assert_parses("16 GB", INT64_C(16000000000));
-  assert_parses("24G", 24 * 1024 * MIB);
+  assert_parses("24G", 24576 * MIB);
   assert_parses("24M", 24 * MIB);
-  assert_parses("24K", 24 * 1024);
+  assert_parses("24K", 24576);
   assert_parses("2TiB", INT64_C(2) << 40);
   assert_parses("1.5KiB", 1536);
   assert_parses("0.5GB", 500000000);

@@ -245,7 +245,7 @@ static void pins_between_cycles_do_not_grow_reserved_g1(void **state) {
     pins[cycle] = fixture_obtain(&fixture, MIB);
     vl_heap_release(fixture.heap, &a);
     vl_heap_release(fixture.heap, &b);
-    int64_t without_pins = reserved_bytes(&fixture) - (cycle + 2) / 2 * 2 * MIB; /* two pins a segment */
+    int64_t without_pins = reserved_bytes(&fixture) - MIB * 2 * ((cycle + 2) / 2); /* two pins a segment */
     if (cycle == 4) after_fifth = without_pins;
     if (cycle > 4) assert_int_equal(without_pins, after_fifth);
   }
