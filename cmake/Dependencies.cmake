@@ -7,9 +7,11 @@ foreach(prefix IN ITEMS "$ENV{CONDA_PREFIX}" "${PROJECT_SOURCE_DIR}/.deps" "${PR
     list(APPEND CMAKE_PREFIX_PATH "${prefix}")
   endif()
 endforeach()
-# Libraries unpacked there need each other: RPATH, unlike RUNPATH, is also searched for those.
+# Libraries unpacked there need each other: RPATH, unlike RUNPATH, is also searched for those. Their pkg-config
+# files take the architecture's headers for granted.
 if(EXISTS "${PROJECT_SOURCE_DIR}/.deps/usr/lib")
   set(unpacked "${PROJECT_SOURCE_DIR}/.deps/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}")
+  include_directories(SYSTEM "${PROJECT_SOURCE_DIR}/.deps/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}")
   list(APPEND CMAKE_BUILD_RPATH "${unpacked}")
   add_link_options("LINKER:--disable-new-dtags" "LINKER:-rpath-link,${unpacked}")
 endif()
