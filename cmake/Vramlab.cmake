@@ -22,6 +22,7 @@ set(CMAKE_C_STANDARD 17)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF) # ISO mode also keeps the compiler from fusing multiply and add on its own
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON) # libraries found in a prefix of the user's are found again
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
 if(NOT CMAKE_BUILD_TYPE AND NOT multi_config)
@@ -71,6 +72,7 @@ function(vramlab_program name)
   add_executable(${name} ${arg_SOURCES})
   vramlab_link(${name} PRIVATE "${arg_DEPENDS}" "${arg_LINK}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${VRAMLAB_BIN}")
+  install(TARGETS ${name} DESTINATION bin)
 endfunction()
 
 # The libraries a module shares with the program are linked into both: nothing in them is global. The version
@@ -83,6 +85,7 @@ function(vramlab_module name)
   target_link_options(vramlab_${name} PRIVATE "LINKER:--version-script=${script}")
   set_target_properties(vramlab_${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${VRAMLAB_BIN}"
                                                    LINK_DEPENDS "${script}")
+  install(TARGETS vramlab_${name} DESTINATION bin)
 endfunction()
 
 function(vramlab_command_test name)
