@@ -52,6 +52,10 @@ Status op_check_flag(const Node *node, const char *name, int64_t value) VL_CHECK
 Status op_window_sizes(const Node *node, int32_t spatial, const int64_t *input, const int64_t *kernel,
                        int64_t *output) VL_CHECKED;
 
+/* A node whose outputs are in place already, though no tensor names it as its producer yet: infers a copy in
+ * `scratch`, whose tensors are dropped, and compares. */
+Status op_verify(const Node *node, Graph *scratch) VL_CHECKED;
+
 /* ---- Outputs ---------------------------------------------------------------------------------------------- */
 
 /* Appends an output with a storage of its own, named "<scope>.<op>[.<part>]". part: NULL for the only
