@@ -1,0 +1,69 @@
+/* fuse=norm: batch norm, residual addition and ReLU become one op, so that the tensors between them are never
+ * made. */
+#include "optimizations/internal.h"
+#include <string.h>
+
+static bool is_op(const Node *node, const char *name) { return node && strcmp(node->op->name, name) == 0; }
+
+/* The only reader of a node's first output when it is of that op, else NULL. */
+static Node *sole_reader(const Graph *graph, const Node *node, const char *op) {
+  Node *reader = NULL;
+  if (vl_graph_reads(graph, node->outputs[0], &reader) != 1) return NULL;
+  return is_op(reader, op) ? reader : NULL;
+}
+
+/* Replaces `last`, which ends the chain, by `norm` moved to its place. */
+static Status take_over(Graph *graph, Node *norm, Node *last) {
+  vl_graph_replace_reads(graph, last->outputs[0], norm->outputs[0]);
+  vl_graph_move_before(graph, norm, last);
+  vl_graph_remove(graph, last);
+  return vl_ok();
+}
+
+static Status fuse_at(Graph *graph, Node *norm) {
+  Node *relu = sole_reader(graph, norm, "relu");
+  if (relu) {
+    norm->params.relu = 1;
+    return take_over(graph, norm, relu);
+  }
+  Node *add = sole_reader(graph, norm, "add");
+  if (!add || add->inputs[0] != norm->outputs[0]) return vl_ok();
+  relu = sole_reader(graph, add, "relu");
+  if (!relu) return vl_ok();
+  norm->inputs[norm->input_count++] = add->inputs[1];
+  norm->params.relu = 1;
+  VL_TRY(take_over(graph, norm, add));
+  return take_over(graph, norm, relu);
+}
+
+static Status check(const Program *program, const char *value, const Recipe *recipe) {
+  (void)program;
+  (void)recipe;
+  return optimization_one_of(&optimization_fuse, value, "norm");
+}
+
+static Status apply(Program *program, const char *value, const Target *target) {
+  (void)value;
+  (void)target;
+  Graph *graph = program->graph;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    Node *node = graph->nodes[i];
+    if (!is_op(node, "batch_norm_apply") || node->params.relu) continue;
+    int32_t count = graph->node_count;
+    VL_TRY(fuse_at(graph, node));
+    if (graph->node_count != count) i--; /* the node moved on; look at what stands here now */
+  }
+  return vl_ok();
+}
+
+const Optimization optimization_fuse = {
+    .name = "fuse",
+    .also_called = "kernel fusion, fused batch norm, BN+ReLU",
+    .turn_on = "torch.compile(model)",
+    .values = "norm",
+    .help = "one op for batch norm, residual addition and ReLU: no tensors in between",
+    .phase = PHASE_GRAPH,
+    .preserves = PRESERVES_TOLERANCE,
+    .check = check,
+    .apply = apply,
+};

@@ -1,0 +1,41 @@
+#include "optimizations/internal.h"
+#include <string.h>
+
+/* In canonical order: phase first. A new optimization is a file and a line here. */
+static const Optimization *const table[] = {
+    &optimization_fuse,    &optimization_pool_index, &optimization_amp,        &optimization_weights,
+    &optimization_inplace, &optimization_update,     &optimization_checkpoint, &optimization_recompute,
+};
+
+const Optimization *const *vl_optimization_all(int32_t *count) {
+  *count = (int32_t)(sizeof table / sizeof *table);
+  return table;
+}
+
+const Optimization *vl_optimization_find(const char *name) {
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    if (strcmp(table[i]->name, name) == 0) return table[i];
+  }
+  return NULL;
+}
+
+const char *vl_phase_name(Phase phase) {
+  static const char *const names[] = {"case", "graph", "shard", "precision", "backward", "schedule", "policy"};
+  return names[phase];
+}
+
+const char *vl_preserves_name(Preserves preserves) {
+  static const char *const names[] = {"bitwise", "tolerance", "different-model"};
+  return names[preserves];
+}
+
+Status optimization_one_of(const Optimization *of, const char *value, const char *accepted) {
+  size_t length = strlen(value);
+  for (const char *at = accepted; *at;) {
+    size_t run = strcspn(at, ",");
+    if (run == length && strncmp(at, value, length) == 0) return vl_ok();
+    at += run;
+    at += strspn(at, ", ");
+  }
+  return vl_error(VL_INVALID, "%s=%s: accepted values are %s", of->name, value, accepted);
+}

@@ -1,0 +1,74 @@
+/* weights=on-use: low-precision copies of weights are made where they are used instead of being kept from forward to
+ * backward, and weight gradients leave their kernel in fp32 instead of being cast afterwards. Needs amp to matter. */
+#include "optimizations/internal.h"
+#include <string.h>
+
+static bool is_weight_cast(const Node *node) {
+  return node && node->segment == SEGMENT_FORWARD && strcmp(node->op->name, "cast") == 0 &&
+         node->inputs[0]->storage->role == ROLE_PARAMETER;
+}
+
+/* A backward reader of a forward cast gets a cast of its own, in whatever layout it wants. */
+static Status recast(Graph *graph, Node *reader, int32_t input) {
+  Node *forward = reader->inputs[input]->producer, *cast = NULL;
+  graph->segment = SEGMENT_BACKWARD;
+  graph->scope = forward->scope;
+  VL_TRY(vl_graph_add(graph, "cast", &forward->params, forward->inputs, 1, &cast));
+  vl_graph_move_before(graph, cast, reader);
+  reader->inputs[input] = cast->outputs[0];
+  return vl_ok();
+}
+
+/* The op that makes a low weight gradient whose only reader casts it to fp32 makes fp32 itself. */
+static Status widen_gradient(Program *program, ParameterGradient *entry) {
+  Graph *graph = program->graph;
+  Node *cast = entry->gradient->producer, *reader = NULL;
+  if (strcmp(cast->op->name, "cast") != 0) return vl_ok();
+  Tensor *low = cast->inputs[0];
+  Node *maker = low->producer;
+  bool can = maker && (strcmp(maker->op->name, "conv_backward_weights") == 0 ||
+                       strcmp(maker->op->name, "matmul") == 0);
+  if (!can || vl_graph_reads(graph, low, &reader) != 1) return vl_ok();
+  maker->params.dtype = DTYPE_F32;
+  VL_TRY(vl_graph_infer_again(graph, maker));
+  low->storage->role = ROLE_GRADIENT;
+  low->storage->name = low->name = entry->gradient->name;
+  entry->gradient->storage->name = vl_arena_format(graph->arena, "%s.cast", low->name);
+  vl_graph_replace_reads(graph, entry->gradient, low);
+  entry->gradient = low;
+  vl_graph_remove(graph, cast);
+  return vl_ok();
+}
+
+static Status check(const Program *program, const char *value, const Recipe *recipe) {
+  (void)program;
+  (void)recipe;
+  return optimization_one_of(&optimization_weights, value, "on-use");
+}
+
+static Status apply(Program *program, const char *value, const Target *target) {
+  (void)value;
+  (void)target;
+  Graph *graph = program->graph;
+  for (int32_t i = 0; i < graph->node_count;) {
+    Node *node = graph->nodes[i];
+    for (int32_t k = 0; node->segment == SEGMENT_BACKWARD && k < node->input_count; k++) {
+      if (node->inputs[k] && is_weight_cast(node->inputs[k]->producer)) VL_TRY(recast(graph, node, k));
+    }
+    i = node->position + 1;
+  }
+  for (int32_t i = 0; i < program->gradient_count; i++) VL_TRY(widen_gradient(program, &program->gradients[i]));
+  return vl_ok();
+}
+
+const Optimization optimization_weights = {
+    .name = "weights",
+    .also_called = "autocast weight cache, fp32 weight gradients",
+    .turn_on = "torch.autocast(..., cache_enabled=False)",
+    .values = "on-use",
+    .help = "with amp: low-precision weights live only while a kernel reads them",
+    .phase = PHASE_BACKWARD,
+    .preserves = PRESERVES_TOLERANCE,
+    .check = check,
+    .apply = apply,
+};
