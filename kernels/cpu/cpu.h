@@ -37,6 +37,7 @@ struct Kernel {
   char implementation[64]; /* "own" unless prepare says otherwise */
   void *data;              /* the op's, from vl_allocate; freed by the device after destroy */
   int32_t threads;
+  dnnl_stream_t stream;
 };
 
 /* Addresses are of the tensors' first elements (views included), 64-byte aligned for whole storages, 0 for
@@ -94,9 +95,14 @@ void cpu_layouts_destroy(LayoutTable **layouts);
  * before the tensor's (grouped weights); else 1. VL_UNSUPPORTED for what order and blocks cannot express. */
 Status cpu_layout_of(CpuDevice *device, const_dnnl_memory_desc_t descriptor, int64_t groups,
                      LayoutId *layout) VL_CHECKED;
-/* The descriptor of a tensor in a layout; LAYOUT_ANY gives the library the choice. `groups` as above. */
-Status cpu_layout_descriptor(CpuDevice *device, LayoutId layout, const Tensor *tensor, int64_t groups,
-                             dnnl_memory_desc_t *descriptor) VL_CHECKED;
+/* The descriptor of a shape in a layout; LAYOUT_ANY gives the library the choice. `groups` as above: the
+ * first dimension is split. */
+Status cpu_layout_descriptor(CpuDevice *device, LayoutId layout, DType dtype, int32_t rank,
+                             const int64_t *shape, int64_t groups, dnnl_memory_desc_t *descriptor) VL_CHECKED;
+/* 1 but for layouts of grouped weights. */
+int64_t cpu_layout_groups(CpuDevice *device, LayoutId layout);
+/* Channels last or channels in blocks. */
+bool cpu_layout_is_activation(CpuDevice *device, LayoutId layout);
 /* Channels last for activations of that rank (3 to 5), "nhwc". */
 LayoutId cpu_layout_channels_last(CpuDevice *device, int32_t rank);
 /* Channels in blocks of 16, "nChw16c"; the wanted block may also be 8. */
@@ -104,11 +110,87 @@ LayoutId cpu_layout_blocked(CpuDevice *device, int32_t rank, int64_t block);
 /* "plain", "nhwc", "nChw16c", or the order with blocks as oneDNN's tags spell it, "ABcd16b16a". */
 const char *cpu_layout_name(CpuDevice *device, LayoutId layout);
 
+/* ---- Memory (memory.c) ------------------------------------------------------------------------------------ */
+
+/* Committed anonymous memory, aligned to 2 MiB, huge pages asked for. Refuses with VL_OUT_OF_MEMORY what the
+ * machine or the container's limit does not have, before the system would kill. */
+Backing cpu_backing(void);
+/* Resident bytes of this process, and the most since the last reset; -1: the system does not say. */
+int64_t cpu_resident_bytes(void);
+int64_t cpu_resident_peak_bytes(bool reset);
+
 /* ---- oneDNN ------------------------------------------------------------------------------------------------ */
 
-/* Maps a library status: `what` and the node name the place. VL_UNSUPPORTED for dnnl_unimplemented. */
+/* Maps a library status: `what` and the node (NULL: none) name the place. VL_UNSUPPORTED for
+ * dnnl_unimplemented. */
 Status cpu_dnnl_status(dnnl_status_t status, const char *what, const Node *node) VL_CHECKED;
 /* The library's name of a type; dnnl_data_type_undef for those it has none for (i64). */
 dnnl_data_type_t cpu_dnnl_type(DType dtype);
+
+enum { PRIMITIVE_OPERANDS = 4 };
+
+/* One tensor of a primitive. Unused bytes are zero: specs are compared and hashed as bytes. */
+typedef struct PrimitiveOperand {
+  int64_t shape[VL_MAX_DIMS];
+  int64_t groups; /* 1, or the number the first dimension is split by */
+  int32_t rank;
+  int32_t dtype;      /* a DType */
+  LayoutId layout;    /* LAYOUT_ANY: the library's choice */
+  int32_t transposed; /* the last two dimensions are swapped in memory */
+} PrimitiveOperand;
+
+typedef struct PrimitiveSpec PrimitiveSpec;
+
+/* A kind of primitive: how its descriptor is made and what its operands are called. */
+typedef struct PrimitiveKind {
+  const char *name;
+  dnnl_status_t (*create)(CpuDevice *device, const PrimitiveSpec *spec, const dnnl_memory_desc_t *operands,
+                          dnnl_primitive_desc_t *descriptor);
+  dnnl_query_t queries[PRIMITIVE_OPERANDS];
+  int arguments[PRIMITIVE_OPERANDS];
+  int indices[PRIMITIVE_OPERANDS]; /* of the query; 0 but for a bias */
+} PrimitiveKind;
+
+/* Everything that decides a primitive: equal specs share one. */
+struct PrimitiveSpec {
+  const PrimitiveKind *kind;
+  PrimitiveOperand operands[PRIMITIVE_OPERANDS];
+  int64_t operand_count;
+  dnnl_dims_t stride, padding;
+};
+
+/* A primitive descriptor and what it decided, shared by every kernel with the same spec; owned by the device.
+ */
+typedef struct Primitive {
+  dnnl_primitive_desc_t descriptor;
+  dnnl_primitive_t primitive; /* NULL until a kernel is built */
+  LayoutId layouts[PRIMITIVE_OPERANDS];
+  int64_t scratchpad_bytes;
+  const char *implementation; /* the library's text */
+  bool is_reference;          /* the library has only its slow reference for this spec */
+} Primitive;
+
+PrimitiveCache *cpu_primitives_create(void);
+void cpu_primitives_destroy(PrimitiveCache **cache);
+/* Finds or makes the primitive descriptor of a spec. `node` is for messages. */
+Status cpu_primitive_find(CpuDevice *device, const PrimitiveSpec *spec, const Node *node,
+                          Primitive **primitive) VL_CHECKED;
+/* Compiles it unless that was done. */
+Status cpu_primitive_compile(Primitive *primitive, const Node *node) VL_CHECKED;
+/* The spec of a conversion between layouts and element types; in copy.c. */
+void cpu_reorder_spec(CpuDevice *device, const Tensor *from, LayoutId from_layout, const Tensor *to,
+                      LayoutId to_layout, PrimitiveSpec *spec);
+/* Fills an operand from a tensor. */
+void cpu_operand_set(PrimitiveOperand *operand, const Tensor *tensor, LayoutId layout, int64_t groups);
+
+/* Kernels that are one primitive: prepare with a spec and, per operand, where its address comes from (input i
+ * as i, output i as OPERAND_OUTPUT + i); the others fit CpuOp's slots as they are. */
+enum { OPERAND_OUTPUT = VL_MAX_INPUTS };
+Status cpu_primitive_prepare(CpuDevice *device, Kernel *kernel, const PrimitiveSpec *spec,
+                             const int32_t *sources) VL_CHECKED;
+Status cpu_primitive_build(CpuDevice *device, Kernel *kernel) VL_CHECKED;
+Status cpu_primitive_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                            uintptr_t workspace, const LaunchContext *context) VL_CHECKED;
+void cpu_primitive_destroy(CpuDevice *device, Kernel *kernel);
 
 #endif

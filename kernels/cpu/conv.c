@@ -1,0 +1,180 @@
+/* Convolutions on oneDNN: forward, gradient of the data, gradient of the weights.
+ *
+ * Layouts. On this library a convolution runs fastest between activations in channel blocks or channels last,
+ * and the two families differ by little (bench_conv.c), so what costs is going from one to the other: the
+ * first convolution takes what the library likes best, later ones stay in the family their input is in. The
+ * weights are the library's choice each time, and the weights' gradient keeps the parameter's layout where
+ * the library can write it. */
+#include "kernels/cpu/cpu.h"
+#include <string.h>
+
+/* Operands in the order data, weights, result, whichever of them are gradients. */
+enum { DATA = 0, WEIGHTS, RESULT, OPERANDS };
+
+static const dnnl_dims_t no_dilation = {0, 0, 0};
+
+static dnnl_status_t create_forward(CpuDevice *device, const PrimitiveSpec *spec,
+                                    const dnnl_memory_desc_t *mds, dnnl_primitive_desc_t *descriptor) {
+  return dnnl_convolution_forward_primitive_desc_create(
+      descriptor, device->engine, dnnl_forward_training, dnnl_convolution_direct, mds[DATA], mds[WEIGHTS],
+      NULL, mds[RESULT], spec->stride, no_dilation, spec->padding, spec->padding, device->attributes);
+}
+
+/* The hint stays empty: convolutions do not read it. */
+static dnnl_status_t create_backward_data(CpuDevice *device, const PrimitiveSpec *spec,
+                                          const dnnl_memory_desc_t *mds, dnnl_primitive_desc_t *descriptor) {
+  return dnnl_convolution_backward_data_primitive_desc_create(
+      descriptor, device->engine, dnnl_convolution_direct, mds[DATA], mds[WEIGHTS], mds[RESULT], spec->stride,
+      no_dilation, spec->padding, spec->padding, NULL, device->attributes);
+}
+
+static dnnl_status_t create_backward_weights(CpuDevice *device, const PrimitiveSpec *spec,
+                                             const dnnl_memory_desc_t *mds,
+                                             dnnl_primitive_desc_t *descriptor) {
+  return dnnl_convolution_backward_weights_primitive_desc_create(
+      descriptor, device->engine, dnnl_convolution_direct, mds[DATA], mds[WEIGHTS], NULL, mds[RESULT],
+      spec->stride, no_dilation, spec->padding, spec->padding, NULL, device->attributes);
+}
+
+static const PrimitiveKind forward_kind = {"convolution",
+                                           create_forward,
+                                           {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
+                                           {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+                                           {0}};
+static const PrimitiveKind backward_data_kind = {
+    "convolution's data gradient",
+    create_backward_data,
+    {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
+    {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
+    {0}};
+static const PrimitiveKind backward_weights_kind = {
+    "convolution's weights gradient",
+    create_backward_weights,
+    {dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md},
+    {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
+    {0}};
+
+/* Where the operands of a kind are among a node's tensors: input i, or OPERAND_OUTPUT. */
+static const int32_t forward_sources[] = {0, 1, OPERAND_OUTPUT};
+static const int32_t backward_data_sources[] = {OPERAND_OUTPUT, 1, 0};
+static const int32_t backward_weights_sources[] = {0, OPERAND_OUTPUT, 1};
+
+static const Tensor *tensor_at(const Node *node, int32_t source) {
+  return source < OPERAND_OUTPUT ? node->inputs[source] : node->outputs[source - OPERAND_OUTPUT];
+}
+
+static LayoutId *layout_at(LayoutId *inputs, LayoutId *outputs, int32_t source) {
+  return source < OPERAND_OUTPUT ? &inputs[source] : &outputs[source - OPERAND_OUTPUT];
+}
+
+static void fill_spec(const Node *node, const PrimitiveKind *kind, const int32_t *sources,
+                      const LayoutId *layouts, PrimitiveSpec *spec) {
+  memset(spec, 0, sizeof *spec);
+  spec->kind = kind;
+  spec->operand_count = OPERANDS;
+  int64_t groups = node->params.groups > 1 ? node->params.groups : 1;
+  for (int32_t i = 0; i < OPERANDS; ++i)
+    cpu_operand_set(&spec->operands[i], tensor_at(node, sources[i]), layouts[i], i == WEIGHTS ? groups : 1);
+  for (int32_t i = 0; i < spec->operands[DATA].rank - 2; ++i) {
+    spec->stride[i] = node->params.stride[i];
+    spec->padding[i] = node->params.padding[i];
+  }
+}
+
+static Status supports(CpuDevice *device, const Node *node) {
+  VL_TRY(cpu_supports_f32_bf16(device, node));
+  if (node->inputs[0]->dtype != node->inputs[1]->dtype)
+    return vl_error(VL_UNSUPPORTED, "cpu: %s of %s on %s and %s; accepted: both f32 or both bf16",
+                    node->op->name, node->scope, vl_dtype_name(node->inputs[0]->dtype),
+                    vl_dtype_name(node->inputs[1]->dtype));
+  return vl_ok();
+}
+
+/* Takes the first of the candidates that the library computes with more than its reference code; when there
+ * is none, the first it computes at all. */
+static Status choose(CpuDevice *device, const Node *node, const PrimitiveKind *kind, const int32_t *sources,
+                     LayoutId (*candidates)[OPERANDS], int32_t count, LayoutId *inputs, LayoutId *outputs) {
+  Primitive *chosen = NULL;
+  Status status = vl_ok();
+  for (int32_t i = 0; i < count && (!chosen || chosen->is_reference); ++i) {
+    PrimitiveSpec spec;
+    Primitive *primitive = NULL;
+    fill_spec(node, kind, sources, candidates[i], &spec);
+    status = cpu_primitive_find(device, &spec, node, &primitive);
+    if (status.code != VL_OK && status.code != VL_UNSUPPORTED) return status;
+    if (status.code == VL_OK && (!chosen || !primitive->is_reference)) chosen = primitive;
+  }
+  if (!chosen) return status;
+  for (int32_t i = 0; i < OPERANDS; ++i)
+    *layout_at(inputs, outputs, sources[i]) = chosen->layouts[i];
+  return vl_ok();
+}
+
+/* A plain activation is a starting point, not a wish: few channels stay plain by the library's own choice,
+ * and many are worth a copy. */
+static LayoutId wish(CpuDevice *device, LayoutId layout) {
+  return cpu_layout_is_activation(device, layout) ? layout : LAYOUT_ANY;
+}
+
+static Status choose_forward(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  LayoutId x = wish(device, inputs[0]), y = wish(device, outputs[0]);
+  LayoutId candidates[][OPERANDS] = {{x, LAYOUT_ANY, y != LAYOUT_ANY ? y : x},
+                                     {x, LAYOUT_ANY, LAYOUT_ANY},
+                                     {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY}};
+  return choose(device, node, &forward_kind, forward_sources, candidates, 3, inputs, outputs);
+}
+
+static Status choose_backward_data(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  LayoutId dy = wish(device, inputs[0]), dx = outputs[0] != LAYOUT_ANY ? outputs[0] : dy;
+  LayoutId candidates[][OPERANDS] = {
+      {dx, LAYOUT_ANY, dy}, {LAYOUT_ANY, LAYOUT_ANY, dy}, {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY}};
+  return choose(device, node, &backward_data_kind, backward_data_sources, candidates, 3, inputs, outputs);
+}
+
+static Status choose_backward_weights(CpuDevice *device, const Node *node, LayoutId *inputs,
+                                      LayoutId *outputs) {
+  LayoutId x = inputs[0], dy = inputs[1], dw = outputs[0];
+  LayoutId candidates[][OPERANDS] = {{x, dw, dy},
+                                     {x, LAYOUT_ANY, dy},
+                                     {LAYOUT_ANY, LAYOUT_ANY, wish(device, dy)},
+                                     {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY}};
+  return choose(device, node, &backward_weights_kind, backward_weights_sources, candidates, 4, inputs,
+                outputs);
+}
+
+static Status prepare(CpuDevice *device, Kernel *kernel, const PrimitiveKind *kind, const int32_t *sources) {
+  PrimitiveSpec spec;
+  LayoutId layouts[OPERANDS];
+  for (int32_t i = 0; i < OPERANDS; ++i)
+    layouts[i] = *layout_at(kernel->inputs, kernel->outputs, sources[i]);
+  fill_spec(kernel->node, kind, sources, layouts, &spec);
+  return cpu_primitive_prepare(device, kernel, &spec, sources);
+}
+
+static Status prepare_forward(CpuDevice *device, Kernel *kernel) {
+  return prepare(device, kernel, &forward_kind, forward_sources);
+}
+
+static Status prepare_backward_data(CpuDevice *device, Kernel *kernel) {
+  return prepare(device, kernel, &backward_data_kind, backward_data_sources);
+}
+
+static Status prepare_backward_weights(CpuDevice *device, Kernel *kernel) {
+  return prepare(device, kernel, &backward_weights_kind, backward_weights_sources);
+}
+
+const CpuOp cpu_op_conv = {"conv",
+                           supports,
+                           choose_forward,
+                           prepare_forward,
+                           cpu_primitive_build,
+                           cpu_primitive_launch,
+                           cpu_primitive_destroy};
+const CpuOp cpu_op_conv_backward_data = {"conv_backward_data", supports,
+                                         choose_backward_data, prepare_backward_data,
+                                         cpu_primitive_build,  cpu_primitive_launch,
+                                         cpu_primitive_destroy};
+const CpuOp cpu_op_conv_backward_weights = {"conv_backward_weights", supports,
+                                            choose_backward_weights, prepare_backward_weights,
+                                            cpu_primitive_build,     cpu_primitive_launch,
+                                            cpu_primitive_destroy};

@@ -1,0 +1,104 @@
+/* Conversion of element type and layout in one pass: `cast` and `copy`, by oneDNN's reorder. */
+#include "kernels/cpu/cpu.h"
+#include <string.h>
+
+static dnnl_status_t create(CpuDevice *device, const PrimitiveSpec *spec, const dnnl_memory_desc_t *mds,
+                            dnnl_primitive_desc_t *descriptor) {
+  (void)spec;
+  return dnnl_reorder_primitive_desc_create(descriptor, mds[0], device->engine, mds[1], device->engine,
+                                            device->attributes);
+}
+
+static const PrimitiveKind kind = {
+    "reorder", create, {dnnl_query_src_md, dnnl_query_dst_md}, {DNNL_ARG_FROM, DNNL_ARG_TO}, {0}};
+static const int32_t sources[] = {0, OPERAND_OUTPUT};
+
+void cpu_reorder_spec(CpuDevice *device, const Tensor *from, LayoutId from_layout, const Tensor *to,
+                      LayoutId to_layout, PrimitiveSpec *spec) {
+  int64_t groups = cpu_layout_groups(device, from_layout);
+  if (groups == 1) groups = cpu_layout_groups(device, to_layout);
+  memset(spec, 0, sizeof *spec);
+  spec->kind = &kind;
+  spec->operand_count = 2;
+  cpu_operand_set(&spec->operands[0], from, from_layout, groups);
+  cpu_operand_set(&spec->operands[1], to, to_layout, groups);
+}
+
+static bool is_accepted(const Tensor *tensor) {
+  return tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_BF16;
+}
+
+/* Whole numbers are copied, never converted; 64 bits are none of the library's. */
+static Status supports(CpuDevice *device, const Node *node) {
+  (void)device;
+  const Tensor *x = node->inputs[0], *y = node->outputs[0];
+  if (!y || (is_accepted(x) && is_accepted(y)) || (x->dtype == y->dtype && !vl_dtype_is_float(x->dtype)))
+    return vl_ok();
+  return vl_error(VL_UNSUPPORTED,
+                  "cpu: %s of %s from %s to %s; accepted: f32 and bf16 into each other, whole "
+                  "numbers into their own type",
+                  node->op->name, node->scope, vl_dtype_name(x->dtype), vl_dtype_name(y->dtype));
+}
+
+static Status choose_copy(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  (void)device;
+  (void)node;
+  if (inputs[0] == LAYOUT_ANY) inputs[0] = LAYOUT_PLAIN;
+  if (outputs[0] == LAYOUT_ANY) outputs[0] = LAYOUT_PLAIN;
+  return vl_ok();
+}
+
+static Status choose_cast(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  (void)device;
+  (void)node;
+  if (inputs[0] == LAYOUT_ANY) inputs[0] = LAYOUT_PLAIN;
+  if (outputs[0] == LAYOUT_ANY) outputs[0] = inputs[0];
+  return vl_ok();
+}
+
+static bool is_move(const Kernel *kernel) {
+  return kernel->node->inputs[0]->dtype == kernel->node->outputs[0]->dtype &&
+         kernel->inputs[0] == kernel->outputs[0];
+}
+
+static Status prepare(CpuDevice *device, Kernel *kernel) {
+  const Node *node = kernel->node;
+  if (is_move(kernel)) return vl_ok();
+  PrimitiveSpec spec;
+  cpu_reorder_spec(device, node->inputs[0], kernel->inputs[0], node->outputs[0], kernel->outputs[0], &spec);
+  return cpu_primitive_prepare(device, kernel, &spec, sources);
+}
+
+static Status build(CpuDevice *device, Kernel *kernel) {
+  if (!is_move(kernel)) return cpu_primitive_build(device, kernel);
+  int64_t *bytes = vl_allocate(sizeof *bytes);
+  const Tensor *x = kernel->node->inputs[0];
+  *bytes = vl_dtype_bytes(x->dtype, cpu_padded_elements(device, kernel->inputs[0], x));
+  kernel->data = bytes;
+  return vl_ok();
+}
+
+static void move_bytes(const Kernel *kernel, const char *from, char *to) {
+  int64_t bytes = *(const int64_t *)kernel->data;
+  int64_t threads = kernel->threads, share = (bytes / threads + 63) / 64 * 64;
+#pragma omp parallel for num_threads(kernel->threads) schedule(static)
+  for (int64_t i = 0; i < threads; ++i) {
+    int64_t start = i * share, end = i == threads - 1 ? bytes : start + share;
+    if (end > bytes) end = bytes;
+    if (start < end) memcpy(to + start, from + start, (size_t)(end - start));
+  }
+}
+
+static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                     uintptr_t workspace, const LaunchContext *context) {
+  if (!is_move(kernel)) return cpu_primitive_launch(kernel, inputs, outputs, workspace, context);
+  move_bytes(kernel, (const char *)inputs[0], (char *)outputs[0]);
+  return vl_ok();
+}
+
+static void destroy(CpuDevice *device, Kernel *kernel) {
+  if (!is_move(kernel)) cpu_primitive_destroy(device, kernel);
+}
+
+const CpuOp cpu_op_cast = {"cast", supports, choose_cast, prepare, build, launch, destroy};
+const CpuOp cpu_op_copy = {"copy", supports, choose_copy, prepare, build, launch, destroy};
