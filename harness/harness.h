@@ -42,13 +42,18 @@ enum { VL_SCHEMA_VERSION = 1 };
 
 typedef enum ColumnType { COLUMN_TEXT = 0, COLUMN_INTEGER, COLUMN_REAL, COLUMN_FLAG } ColumnType;
 
-/* One value of a record. The table of all of them serves JSON, HDF5 and CSV. */
+struct CellView; /* a spec and its result while a record is made */
+
+/* One value of a record. The table of all of them (columns.c) serves JSON, HDF5 and CSV. */
 typedef struct Column {
   const char *name; /* in tables: "peak_parameter_bytes" */
   const char *path; /* in the JSON object; dots descend: "peak_by_category.parameter" */
   const char *unit; /* "bytes", "s", "1/s", "1" for counts and ratios, "" for text */
   ColumnType type;
   const char *help;
+  /* The value for a record; NULL: not known, with a reason when there is a better one than the usual. */
+  json_t *(*value)(const struct CellView *view, const struct Column *column, const char **reason);
+  size_t offset, width; /* for values that are a field: where, and its size */
 } Column;
 const Column *vl_column_all(int32_t *count);
 const Column *vl_column_find(const char *name); /* by name or path; NULL when unknown */
@@ -115,10 +120,11 @@ typedef enum YamlKind { YAML_TEXT = 0, YAML_LIST, YAML_MAP } YamlKind;
 typedef struct YamlNode {
   YamlKind kind;
   const char *file;
-  int32_t line, column; /* from 1 */
-  const char *text;     /* YAML_TEXT */
-  int32_t count;        /* items of a list, entries of a map */
-  const char **keys;    /* YAML_MAP */
+  int32_t line, column;        /* from 1 */
+  const char *text;            /* YAML_TEXT */
+  int32_t count;               /* items of a list, entries of a map */
+  const char **keys;           /* YAML_MAP */
+  struct YamlNode **key_nodes; /* where each key stands */
   struct YamlNode **items;
 } YamlNode;
 /* Reads a file into the arena. VL_INVALID names file:line:column: malformed, a key twice, nested too deep. */

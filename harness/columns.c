@@ -1,0 +1,383 @@
+/* The table of columns: every value of a record, its name, unit, type and where it comes from. A new value is
+ * one line here. */
+#include "harness/columns.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+/* ---- Values that are a field ---------------------------------------------------------------------------- */
+
+static json_t *field_value(const void *base, const Column *column) {
+  const char *field = (const char *)base + column->offset;
+  int32_t narrow;
+  int64_t wide;
+  double real;
+  bool flag;
+  switch (column->type) {
+  case COLUMN_TEXT: return *field ? vl_json_text(field) : NULL;
+  case COLUMN_INTEGER:
+    if (column->width == sizeof narrow) {
+      memcpy(&narrow, field, sizeof narrow);
+      wide = narrow;
+    } else {
+      memcpy(&wide, field, sizeof wide);
+    }
+    return wide >= 0 ? json_integer(wide) : NULL;
+  case COLUMN_REAL: memcpy(&real, field, sizeof real); return vl_json_real(real);
+  case COLUMN_FLAG: memcpy(&flag, field, sizeof flag); return json_boolean(flag);
+  }
+  return NULL;
+}
+
+static json_t *from_cell(const CellView *view, const Column *column, const char **reason) {
+  (void)reason;
+  return field_value(view->cell, column);
+}
+
+static json_t *from_result(const CellView *view, const Column *column, const char **reason) {
+  (void)reason;
+  return field_value(view->result, column);
+}
+
+/* ---- Values made from several ------------------------------------------------------------------------------ */
+
+static json_t *cell_key(const CellView *view, const Column *column, const char **reason) {
+  (void)column, (void)reason;
+  return json_string(view->key);
+}
+
+/* The store's owner fills it in: a cell does not know which suite it belongs to. */
+static json_t *suite_unknown(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column;
+  *reason = "not part of a suite";
+  return NULL;
+}
+
+static json_t *engine_name(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column, (void)reason;
+  return json_string("vramlab");
+}
+
+static json_t *error_text(const CellView *view, const Column *column, const char **reason) {
+  *reason = "nothing went wrong";
+  return field_value(view->result, column);
+}
+
+static json_t *skip_reason(const CellView *view, const Column *column, const char **reason) {
+  *reason = "the cell was not skipped";
+  return strcmp(view->result->status, "skipped") == 0 ? field_value(view->result, column) : NULL;
+}
+
+static json_t *settings_text(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  char text[VL_MAX_SETTINGS * (VL_NAME_BYTES + 1) + 1] = "";
+  const CellSpec *spec = &view->cell->spec;
+  for (int32_t i = 0; i < spec->setting_count; i++) {
+    if (i) strcat(text, " ");
+    strcat(text, spec->settings[i]);
+  }
+  *reason = "the case's own";
+  return *text ? vl_json_text(text) : NULL;
+}
+
+static json_t *profile_name(const CellView *view, const Column *column, const char **reason) {
+  *reason = "the machine itself";
+  return field_value(view->cell, column);
+}
+
+static json_t *data_path(const CellView *view, const Column *column, const char **reason) {
+  *reason = "synthetic inputs";
+  return field_value(view->cell, column);
+}
+
+static json_t *capacity(const CellView *view, const Column *column, const char **reason) {
+  *reason = "no limit was set";
+  return view->cell->spec.capacity_bytes > 0 ? field_value(view->cell, column) : NULL;
+}
+
+static json_t *learning_rate(const CellView *view, const Column *column, const char **reason) {
+  *reason = "the case's own";
+  return view->cell->spec.learning_rate > 0 ? field_value(view->cell, column) : NULL;
+}
+
+static json_t *timeout_limit(const CellView *view, const Column *column, const char **reason) {
+  *reason = "no limit was set";
+  return view->cell->timeout_s > 0 ? field_value(view->cell, column) : NULL;
+}
+
+/* Why there is no step time. */
+static const char *step_reason(const CellView *view) {
+  if (view->result->step_count > 0) return NULL;
+  if (view->result->device.predicts && !view->result->device.has_time)
+    return "memory only: no time is predicted";
+  return "no step was measured";
+}
+
+static json_t *step_median(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  *reason = step_reason(view);
+  return vl_json_real(view->step.median);
+}
+
+static json_t *step_spread(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  *reason = step_reason(view);
+  return vl_json_real(view->step.spread);
+}
+
+static json_t *interval(const CellView *view, double value, const char **reason) {
+  *reason = view->step.samples > 0 ? "fewer than 6 samples have no 95 % interval" : step_reason(view);
+  return vl_json_real(value);
+}
+
+static json_t *step_low(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  return interval(view, view->step.low, reason);
+}
+
+static json_t *step_high(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  return interval(view, view->step.high, reason);
+}
+
+static json_t *step_coverage(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  return interval(view, view->step.coverage, reason);
+}
+
+static json_t *step_outliers(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  *reason = step_reason(view);
+  return view->step.samples > 0 ? json_integer(view->outliers) : NULL;
+}
+
+static json_t *rate(const CellView *view, int64_t count, const char **reason) {
+  double per_second = vl_statistics_rate(count, view->step.median, reason);
+  const char *none = step_reason(view);
+  if (none) *reason = none;
+  return vl_json_real(per_second);
+}
+
+static json_t *samples_rate(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  const CellResult *r = view->result;
+  return rate(view, r->micro_batch * r->accumulate * r->ranks, reason);
+}
+
+static json_t *samples_rate_per_rank(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  return rate(view, view->result->micro_batch * view->result->accumulate, reason);
+}
+
+static json_t *flops_rate(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  return rate(view, view->result->flops_per_step, reason);
+}
+
+static json_t *last_loss(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  const CellResult *r = view->result;
+  *reason = r->loss_count > 0 ? "not finite" : "nothing computed a loss";
+  return r->loss_count > 0 ? vl_json_real(r->losses[r->loss_count - 1]) : NULL;
+}
+
+static json_t *oom_field(const CellView *view, const Column *column, const char **reason) {
+  *reason = "memory did not run out";
+  return strcmp(view->result->status, "oom") == 0 ? field_value(view->result, column) : NULL;
+}
+
+static json_t *host(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column, (void)reason;
+  char text[256];
+  vl_host_name(text, sizeof text);
+  return vl_json_text(text);
+}
+
+static json_t *commit(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column;
+  BuildFacts facts = vl_build_facts();
+  *reason = "not built from a git checkout";
+  return *facts.git_commit ? json_string(facts.git_commit) : NULL;
+}
+
+static json_t *dirty(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column, (void)reason;
+  return json_boolean(vl_build_facts().git_dirty);
+}
+
+static json_t *version(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column, (void)reason;
+  return json_string(vl_build_facts().version);
+}
+
+static json_t *schema(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column, (void)reason;
+  return json_integer(VL_SCHEMA_VERSION);
+}
+
+static json_t *created(const CellView *view, const Column *column, const char **reason) {
+  (void)column, (void)reason;
+  return json_string(view->created_utc);
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------- */
+
+/* Where a field lies, and its size. */
+#define AT(type, member) offsetof(type, member), sizeof(((type *)0)->member)
+#define SPEC(member) AT(SuiteCell, spec.member)
+#define RESULT(member) AT(CellResult, member)
+
+static const Column table[] = {
+    {"cell_key", "cell_key", "", COLUMN_TEXT, "hash of what was asked; one row a key", cell_key, 0, 0},
+    {"suite", "suite", "", COLUMN_TEXT, "suite it belongs to", suite_unknown, 0, 0},
+    {"status", "status", "", COLUMN_TEXT, "ok, oom, diverged, timeout, crashed, unsupported or skipped",
+     from_result, RESULT(status)},
+    {"error", "error", "", COLUMN_TEXT, "why, when the status is not ok", error_text, RESULT(error)},
+    {"skip_reason", "skip_reason", "", COLUMN_TEXT, "why it was not run", skip_reason, RESULT(error)},
+    {"case", "case", "", COLUMN_TEXT, "workload", from_cell, SPEC(case_name)},
+    {"settings", "settings", "", COLUMN_TEXT, "arguments of the case that were given", settings_text, 0, 0},
+    {"micro_batch", "micro_batch", "1", COLUMN_INTEGER, "samples one rank runs at once", from_result,
+     RESULT(micro_batch)},
+    {"accumulate", "accumulate", "1", COLUMN_INTEGER, "micro-batches an optimizer step", from_result,
+     RESULT(accumulate)},
+    {"ranks", "ranks", "1", COLUMN_INTEGER, "processes that share a step", from_result, RESULT(ranks)},
+    {"global_batch", "global_batch", "1", COLUMN_INTEGER, "micro_batch x accumulate x ranks", from_result,
+     RESULT(global_batch)},
+    {"recipe", "recipe", "", COLUMN_TEXT, "optimizations, in canonical order", from_result, RESULT(recipe)},
+    {"stack", "stack", "", COLUMN_TEXT, "pytorch or vramlab: whose eager behaviour the baseline has",
+     from_result, RESULT(stack)},
+    {"preserves", "preserves", "", COLUMN_TEXT,
+     "results against the baseline: bitwise, tolerance or different-model", from_result, RESULT(preserves)},
+    {"device", "device", "", COLUMN_TEXT, "cpu, cuda or plan", from_cell, SPEC(device)},
+    {"device_name", "device_name", "", COLUMN_TEXT, "the device's full name", from_result,
+     RESULT(device.name)},
+    {"profile", "profile", "", COLUMN_TEXT, "device on paper that was planned for", profile_name,
+     SPEC(profile)},
+    {"provenance", "provenance", "", COLUMN_TEXT, "measured or predicted", from_result, RESULT(provenance)},
+    {"engine", "engine", "", COLUMN_TEXT, "what ran it: vramlab, or torch for a peer", engine_name, 0, 0},
+    {"inference", "inference", "1", COLUMN_FLAG, "forward only", from_cell, SPEC(inference)},
+    {"capacity_bytes", "capacity_bytes", "bytes", COLUMN_INTEGER, "most the heap was allowed to hold",
+     capacity, SPEC(capacity_bytes)},
+    {"seed", "seed", "1", COLUMN_INTEGER, "of weights, inputs and masks", from_cell, SPEC(seed)},
+    {"repeat", "repeat", "1", COLUMN_INTEGER, "which repetition of the same cell, from 0", from_cell,
+     AT(SuiteCell, repeat)},
+    {"steps", "steps", "1", COLUMN_INTEGER, "measured steps asked for", from_cell, SPEC(steps)},
+    {"warmup", "warmup", "1", COLUMN_INTEGER, "steps before them", from_cell, SPEC(warmup)},
+    {"learning_rate", "learning_rate", "1", COLUMN_REAL, "given learning rate", learning_rate,
+     SPEC(learning_rate)},
+    {"data", "data", "", COLUMN_TEXT, "file the samples came from", data_path, SPEC(data)},
+    {"timeout_s", "timeout_s", "s", COLUMN_REAL, "time limit", timeout_limit, AT(SuiteCell, timeout_s)},
+
+    {"samples_per_s", "samples_per_s", "1/s", COLUMN_REAL, "global batch over the median step time",
+     samples_rate, 0, 0},
+    {"samples_per_s_per_rank", "samples_per_s_per_rank", "1/s", COLUMN_REAL, "the same for one rank",
+     samples_rate_per_rank, 0, 0},
+    {"step_s", "step_s", "s", COLUMN_REAL, "median time of a measured step", step_median, 0, 0},
+    {"step_s_spread", "step_s_spread", "s", COLUMN_REAL, "median absolute deviation of the step times",
+     step_spread, 0, 0},
+    {"step_s_low", "step_s_low", "s", COLUMN_REAL, "lower end of the median's interval", step_low, 0, 0},
+    {"step_s_high", "step_s_high", "s", COLUMN_REAL, "upper end", step_high, 0, 0},
+    {"step_s_coverage", "step_s_coverage", "1", COLUMN_REAL, "probability that the interval holds the median",
+     step_coverage, 0, 0},
+    {"step_outliers", "step_outliers", "1", COLUMN_INTEGER,
+     "measured steps outside Tukey's fences; none is dropped", step_outliers, 0, 0},
+    {"step_count", "step_count", "1", COLUMN_INTEGER, "steps that were measured", from_result,
+     RESULT(step_count)},
+    {"build_s", "build_s", "s", COLUMN_REAL, "compiling the program and its kernels", from_result,
+     RESULT(build_s)},
+    {"flops_per_step", "flops_per_step", "1", COLUMN_INTEGER, "floating-point operations of a step, counted",
+     from_result, RESULT(flops_per_step)},
+    {"recompute_flops", "recompute_flops", "1", COLUMN_INTEGER, "those of them that repeat earlier ones",
+     from_result, RESULT(recompute_flops)},
+    {"flops_per_s", "flops_per_s", "1/s", COLUMN_REAL, "flops_per_step over step_s", flops_rate, 0, 0},
+    {"last_loss", "last_loss", "1", COLUMN_REAL, "loss of the last step", last_loss, 0, 0},
+    {"accuracy", "accuracy", "1", COLUMN_REAL, "share of held-out samples classified right", from_result,
+     RESULT(accuracy)},
+    {"params", "params", "1", COLUMN_INTEGER, "learned parameters", from_result, RESULT(parameters)},
+
+    {"needed_bytes", "needed_bytes", "bytes", COLUMN_INTEGER,
+     "what decides whether it fits: the larger of warm-up and steady reserved peak, plus untracked",
+     from_result, RESULT(needed_bytes)},
+    {"peak_requested_bytes", "peak_requested_bytes", "bytes", COLUMN_INTEGER,
+     "live blocks as asked for, peak", from_result, RESULT(peak_requested_bytes)},
+    {"peak_allocated_bytes", "peak_allocated_bytes", "bytes", COLUMN_INTEGER, "live blocks as rounded, peak",
+     from_result, RESULT(peak_allocated_bytes)},
+    {"peak_reserved_bytes", "peak_reserved_bytes", "bytes", COLUMN_INTEGER, "segments the heap holds, peak",
+     from_result, RESULT(peak_reserved_bytes)},
+    {"peak_driver_bytes", "peak_driver_bytes", "bytes", COLUMN_INTEGER,
+     "driver or operating system, above the process before the model was built, peak", from_result,
+     RESULT(peak_driver_bytes)},
+    {"peak_step_bytes", "peak_step_bytes", "bytes", COLUMN_INTEGER,
+     "driver peak above the state just before the first step", from_result, RESULT(peak_step_bytes)},
+    {"warmup_peak_allocated_bytes", "warmup_peak_allocated_bytes", "bytes", COLUMN_INTEGER,
+     "peak_allocated of the warm-up steps", from_result, RESULT(warmup_peak_allocated_bytes)},
+    {"warmup_peak_reserved_bytes", "warmup_peak_reserved_bytes", "bytes", COLUMN_INTEGER,
+     "peak_reserved of the warm-up steps", from_result, RESULT(warmup_peak_reserved_bytes)},
+    {"steady_peak_allocated_bytes", "steady_peak_allocated_bytes", "bytes", COLUMN_INTEGER,
+     "peak_allocated of the measured steps", from_result, RESULT(steady_peak_allocated_bytes)},
+    {"steady_peak_reserved_bytes", "steady_peak_reserved_bytes", "bytes", COLUMN_INTEGER,
+     "peak_reserved of the measured steps", from_result, RESULT(steady_peak_reserved_bytes)},
+    {"base_bytes", "base_bytes", "bytes", COLUMN_INTEGER,
+     "driver, when weights and input exist and nothing else of the step does", from_result,
+     RESULT(base_bytes)},
+    {"untracked_bytes", "untracked_bytes", "bytes", COLUMN_INTEGER, "driver growth less reserved",
+     from_result, RESULT(untracked_bytes)},
+    {"peak_parameter_bytes", "peak_by_category.parameter", "bytes", COLUMN_INTEGER,
+     "weights and running statistics, live at the allocated peak", from_result,
+     RESULT(peak_by_category[MEMORY_PARAMETER])},
+    {"peak_gradient_bytes", "peak_by_category.gradient", "bytes", COLUMN_INTEGER,
+     "gradients of parameters at that moment", from_result, RESULT(peak_by_category[MEMORY_GRADIENT])},
+    {"peak_optimizer_bytes", "peak_by_category.optimizer", "bytes", COLUMN_INTEGER, "optimizer state",
+     from_result, RESULT(peak_by_category[MEMORY_OPTIMIZER])},
+    {"peak_activation_bytes", "peak_by_category.activation", "bytes", COLUMN_INTEGER,
+     "activations and their gradients", from_result, RESULT(peak_by_category[MEMORY_ACTIVATION])},
+    {"peak_input_bytes", "peak_by_category.input", "bytes", COLUMN_INTEGER, "images and labels", from_result,
+     RESULT(peak_by_category[MEMORY_INPUT])},
+    {"peak_workspace_bytes", "peak_by_category.workspace", "bytes", COLUMN_INTEGER, "scratch of kernels",
+     from_result, RESULT(peak_by_category[MEMORY_WORKSPACE])},
+    {"peak_communication_bytes", "peak_by_category.communication", "bytes", COLUMN_INTEGER,
+     "buffers of collectives", from_result, RESULT(peak_by_category[MEMORY_COMMUNICATION])},
+    {"cached_free_bytes", "cached_free_bytes", "bytes", COLUMN_INTEGER,
+     "reserved at the reserved peak, less what was allocated then", from_result, RESULT(cached_free_bytes)},
+    {"saved_activation_bytes", "saved_activation_bytes", "bytes", COLUMN_INTEGER,
+     "forward activations that backward reads, before any recomputation", from_result,
+     RESULT(saved_activation_bytes)},
+    {"oom_request_bytes", "oom_request_bytes", "bytes", COLUMN_INTEGER, "request that failed", oom_field,
+     RESULT(oom_request_bytes)},
+    {"oom_largest_free_bytes", "oom_largest_free_bytes", "bytes", COLUMN_INTEGER, "largest free block then",
+     oom_field, RESULT(oom_largest_free_bytes)},
+    {"oom_segment", "oom_segment", "", COLUMN_TEXT, "forward, backward, update or setup", oom_field,
+     RESULT(oom_segment)},
+    {"events_per_step", "events_per_step", "1", COLUMN_INTEGER, "obtains and releases of a step", from_result,
+     RESULT(events_per_step)},
+    {"tracker_share", "tracker_share", "1", COLUMN_REAL, "share of the step time spent on counting",
+     from_result, RESULT(tracker_share)},
+
+    {"hardware", "hardware", "", COLUMN_TEXT, "model of the CPU or GPU", from_result,
+     RESULT(device.hardware)},
+    {"isa", "isa", "", COLUMN_TEXT, "instruction set the library dispatches to", from_result,
+     RESULT(device.isa)},
+    {"library", "library", "", COLUMN_TEXT, "library that computes, with its version", from_result,
+     RESULT(device.library)},
+    {"threads", "threads", "1", COLUMN_INTEGER, "threads that computed", from_result, RESULT(device.threads)},
+    {"memory_bytes", "memory_bytes", "bytes", COLUMN_INTEGER, "what the machine or card has", from_result,
+     RESULT(device.memory_bytes)},
+    {"hostname", "hostname", "", COLUMN_TEXT, "machine it ran on", host, 0, 0},
+    {"git_commit", "git_commit", "", COLUMN_TEXT, "commit the program was built from", commit, 0, 0},
+    {"git_dirty", "git_dirty", "1", COLUMN_FLAG, "whether the checkout had changes", dirty, 0, 0},
+    {"tool_version", "tool_version", "", COLUMN_TEXT, "version of vramlab", version, 0, 0},
+    {"schema_version", "schema_version", "1", COLUMN_INTEGER, "version of this table", schema, 0, 0},
+    {"created_utc", "created_utc", "", COLUMN_TEXT, "when it ended, ISO 8601", created, 0, 0},
+};
+
+const Column *vl_column_all(int32_t *count) {
+  *count = (int32_t)(sizeof table / sizeof table[0]);
+  return table;
+}
+
+const Column *vl_column_find(const char *name) {
+  for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+    if (strcmp(table[i].name, name) == 0 || strcmp(table[i].path, name) == 0) return &table[i];
+  return NULL;
+}
