@@ -91,7 +91,10 @@ static Status stem(Builder *builder, Tensor *x, Tensor **y) {
   VL_TRY(activate(builder, "relu", *y, y));
   OpParams pool = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .dtype = DTYPE_I64};
   vl_graph_set_scope(graph, "maxpool");
-  return vl_apply(graph, builder->smooth ? "avg_pool" : "max_pool", &pool, y, 1, y);
+  Node *node = NULL;
+  VL_TRY(vl_graph_add(graph, builder->smooth ? "avg_pool" : "max_pool", &pool, y, 1, &node));
+  *y = node->outputs[0];
+  return vl_ok();
 }
 
 static Status head(Builder *builder, Tensor *x, int64_t classes, Program *program) {
@@ -109,7 +112,10 @@ static Status head(Builder *builder, Tensor *x, int64_t classes, Program *progra
   if (!builder->training) return vl_ok();
   vl_graph_set_scope(graph, "loss");
   Tensor *labels = vl_graph_tensor(graph, "labels", ROLE_INPUT, DTYPE_I32, 1, x->shape);
-  return vl_apply(graph, "softmax_cross_entropy", NULL, (Tensor *[]){program->logits, labels}, 2, &program->loss);
+  Node *loss = NULL;
+  VL_TRY(vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){program->logits, labels}, 2, &loss));
+  program->loss = loss->outputs[0];
+  return vl_ok();
 }
 
 static Status build_graph(const int64_t *values, Builder *builder, Program *program) {

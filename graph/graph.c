@@ -168,16 +168,17 @@ Status vl_graph_add(Graph *graph, const char *op, const OpParams *params, Tensor
 Status vl_graph_infer_again(Graph *graph, Node *node) {
   Tensor *outputs[VL_MAX_OUTPUTS];
   memcpy(outputs, node->outputs, sizeof outputs);
-  int32_t tensors = graph->tensor_count, storages = graph->storage_count;
+  int32_t count = node->output_count, tensors = graph->tensor_count, storages = graph->storage_count;
+  memset(node->outputs, 0, sizeof node->outputs);
+  node->output_count = 0;
   Status status = node->op->infer(graph, node);
-  for (int32_t i = 0; i < node->output_count; i++) {
-    Tensor *fresh = node->outputs[i];
-    if (status.code == VL_OK && fresh && outputs[i] && fresh != outputs[i]) {
-      outputs[i]->dtype = fresh->dtype;
-      outputs[i]->storage->dtype = fresh->dtype;
-    }
+  for (int32_t i = 0; i < count && status.code == VL_OK; i++) {
+    if (!node->outputs[i] || !outputs[i]) continue;
+    outputs[i]->dtype = node->outputs[i]->dtype;
+    outputs[i]->storage->dtype = node->outputs[i]->dtype;
   }
   memcpy(node->outputs, outputs, sizeof outputs);
+  node->output_count = count;
   graph->tensor_count = tensors; /* what infer made goes with the arena */
   graph->storage_count = storages;
   return status;

@@ -319,8 +319,8 @@ Status vl_partition_segments(int32_t layers, int32_t segments, int32_t *sizes, i
 int64_t vl_node_flops(const Node *node);
 int64_t vl_node_bytes(const Node *node); /* read and written, dense */
 int64_t vl_graph_parameter_count(const Graph *graph);
-/* Bytes of forward activations that backward reads (each storage once, dense, as `bits` dtype says),
- * before any recomputation: "saved activations". Parameters, inputs and statistics are not counted. */
+/* Bytes of forward activations and inputs that backward reads (each storage once, dense), before any
+ * recomputation: "saved activations". Parameters and their casts are not counted. */
 int64_t vl_program_saved_bytes(const Program *program);
 
 void vl_graph_print(const Graph *graph, FILE *out);      /* one node a line, with shapes, FLOPs and bytes */

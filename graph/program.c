@@ -44,13 +44,14 @@ int64_t vl_program_saved_bytes(const Program *program) {
     if (node->segment == SEGMENT_FORWARD) continue;
     for (int32_t k = 0; k < node->input_count; k++) {
       const Tensor *input = node->inputs[k];
-      if (!input || !input->producer || input->producer->segment != SEGMENT_FORWARD) continue;
+      if (!input || counted[input->storage->id]) continue;
       const Storage *storage = input->storage;
-      if (storage->role != ROLE_ACTIVATION || counted[storage->id]) continue;
+      const Node *producer = input->producer;
+      bool of_forward = storage->role == ROLE_ACTIVATION && producer && producer->segment == SEGMENT_FORWARD;
+      if (!of_forward && storage->role != ROLE_INPUT) continue;
       counted[storage->id] = true;
       /* A cast or copy of a parameter is a weight, not an activation. */
-      const Node *producer = input->producer;
-      bool of_parameter = producer->input_count == 1 && producer->inputs[0] &&
+      bool of_parameter = producer && producer->input_count == 1 && producer->inputs[0] &&
                           producer->inputs[0]->storage->role == ROLE_PARAMETER;
       if (!of_parameter) bytes += vl_dtype_bytes(storage->dtype, storage->elements);
     }
