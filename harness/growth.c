@@ -58,7 +58,8 @@ double vl_growth_slope(const GrowthPoint *points, int32_t count) {
 }
 
 /* Sum of squared relative errors of a e^(b x). */
-static double relative_squares(const GrowthPoint *points, int32_t count, double at_most, double log_a, double b) {
+static double relative_squares(const GrowthPoint *points, int32_t count, double at_most, double log_a,
+                               double b) {
   double sum = 0;
   for (int32_t i = 0; i < count; i++) {
     if (points[i].batch > at_most || !isfinite(points[i].bytes)) continue;
@@ -130,8 +131,7 @@ static void judge(GrowthFit *fit, const GrowthPoint *points, int32_t count, doub
 }
 
 GrowthFit vl_growth_fit(GrowthShape shape, const GrowthPoint *points, int32_t count, double fit_at_most) {
-  GrowthFit fit = {
-      .shape = shape, .why = "", .a = NAN, .b = NAN, .fit_error = NAN, .held_out_error = NAN};
+  GrowthFit fit = {.shape = shape, .why = "", .a = NAN, .b = NAN, .fit_error = NAN, .held_out_error = NAN};
   const char *missing = why_not(shape, points, count, fit_at_most);
   if (missing != NULL) {
     fit.why = missing;

@@ -25,7 +25,8 @@ static void every_shape_recovers_its_parameters(void **state) {
   static const struct {
     GrowthShape shape;
     double a, b;
-  } curves[] = {{GROWTH_AFFINE, 4.1e8, 84.3e6}, {GROWTH_POWER, 2.5e8, 0.8}, {GROWTH_EXPONENTIAL, 2.26e9, 0.00967}};
+  } curves[] = {
+      {GROWTH_AFFINE, 4.1e8, 84.3e6}, {GROWTH_POWER, 2.5e8, 0.8}, {GROWTH_EXPONENTIAL, 2.26e9, 0.00967}};
   for (size_t i = 0; i < sizeof(curves) / sizeof(curves[0]); i++) {
     GrowthPoint points[COUNT];
     fill(points, curves[i].shape, curves[i].a, curves[i].b);
@@ -117,9 +118,12 @@ static void missing_and_zero_values(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_shape_recovers_its_parameters), cmocka_unit_test(affine_by_hand),
-      cmocka_unit_test(exponential_minimises_relative_error), cmocka_unit_test(too_few_batches_are_not_fitted),
-      cmocka_unit_test(equal_values_grow_by_nothing),        cmocka_unit_test(missing_and_zero_values),
+      cmocka_unit_test(every_shape_recovers_its_parameters),
+      cmocka_unit_test(affine_by_hand),
+      cmocka_unit_test(exponential_minimises_relative_error),
+      cmocka_unit_test(too_few_batches_are_not_fitted),
+      cmocka_unit_test(equal_values_grow_by_nothing),
+      cmocka_unit_test(missing_and_zero_values),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,432 @@
+/* Claims: the file is read strictly, hashes follow the numbers and not the spelling, and every rule decides
+ * as claims.md says on cells whose answer is known. */
+#include "harness/claims.h"
+#include "report_records.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static ClaimFile *shipped(void) {
+  ClaimFile *file = NULL;
+  Status status = vl_claims_load(VRAMLAB_SOURCE_DIR "/cases/claims.yaml", &file);
+  if (status.code != VL_OK) fail_msg("%s", status.message);
+  return file;
+}
+
+static void decide(const ClaimFile *file, const char *id, const SyntheticSet *set, ClaimVerdict *verdict) {
+  RecordSet records = {.records = (const json_t **)set->owned, .count = set->count};
+  const Claim *claim = vl_claims_find(file, id);
+  assert_non_null(claim);
+  vl_claim_decide(claim, &records, verdict);
+}
+
+/* Every id of claims.md, those whose suite is still to come included; none of these is decided. */
+static void every_claim_of_the_article_is_there(void **state) {
+  (void)state;
+  static const char *const ids[] = {"memory-parts",
+                                    "oom-parameters",
+                                    "oom-batch",
+                                    "oom-accumulation",
+                                    "oom-retained-graph",
+                                    "resnet-shape",
+                                    "resnet-level",
+                                    "resnet-cause",
+                                    "amp-memory",
+                                    "amp-speed",
+                                    "amp-grad-fp32",
+                                    "amp-stability",
+                                    "ckpt-cost",
+                                    "ckpt-snippet",
+                                    "ckpt-interval",
+                                    "ckpt-transformer",
+                                    "parallel-dp",
+                                    "parallel-pp",
+                                    "parallel-tp",
+                                    "parallel-3d",
+                                    "dp-1b",
+                                    "parallel-table",
+                                    "monitor",
+                                    "parallel-overheads",
+                                    "empty-cache",
+                                    "diagnose",
+                                    "mig",
+                                    "pooling",
+                                    "elastic",
+                                    "bert-case",
+                                    "unet-case",
+                                    "future-rl",
+                                    "future-zero",
+                                    "future-hardware",
+                                    "future-5-8x",
+                                    "method"};
+  ClaimFile *file = shipped();
+  assert_int_equal(file->count, sizeof(ids) / sizeof(ids[0]));
+  SyntheticSet none = {.count = 0};
+  for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
+    ClaimVerdict verdict;
+    decide(file, ids[i], &none, &verdict);
+    bool untestable = strcmp(ids[i], "future-hardware") == 0;
+    assert_int_equal(verdict.verdict, untestable ? VERDICT_UNTESTABLE : VERDICT_UNDECIDED);
+    assert_true(strlen(verdict.numbers) > 0);
+    json_t *json = vl_claim_verdict_json(file, &verdict);
+    assert_non_null(json);
+    json_decref(json);
+  }
+  vl_claims_destroy(&file);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------------------ */
+
+static const char *const sound =
+    "article: a test\nclaims:\n- id: shape\n  section: one\n  sentence: \"指数级\"\n  translation: "
+    "exponential\n"
+    "  setting: unnamed\n  suites: [resnet-growth]\n  cells: {recipe: baseline}\n  metric: needed_bytes\n"
+    "  denominator: none\n  rule: category-share\n  region: {share: 0.90, parts: [activation], cases: [a]}\n"
+    "  trap: none\n  command: vramlab run x\n";
+
+static Status load_text(const char *text, ClaimFile **file) {
+  char path[] = "/tmp/vramlab-claims-XXXXXX";
+  int descriptor = mkstemp(path);
+  assert_true(descriptor >= 0);
+  assert_int_equal(write(descriptor, text, strlen(text)), (ssize_t)strlen(text));
+  close(descriptor);
+  Status status = vl_claims_load(path, file);
+  unlink(path);
+  return status;
+}
+
+/* The sound text with one piece replaced. free() it. */
+static char *with(const char *from, const char *to) {
+  const char *at = strstr(sound, from);
+  assert_non_null(at);
+  size_t size = strlen(sound) + strlen(to) + 1;
+  char *text = malloc(size);
+  snprintf(text, size, "%.*s%s%s", (int)(at - sound), sound, to, at + strlen(from));
+  return text;
+}
+
+static void hash_follows_numbers_not_spelling(void **state) {
+  (void)state;
+  static const struct {
+    const char *from, *to;
+    bool same;
+  } changes[] = {{"share: 0.90, ", "share: \"0.90\", ", true},
+                 {"  metric: needed_bytes\n", "  metric: needed_bytes # a comment\n", true},
+                 {"{share: 0.90, parts: [activation]", "{parts: [activation], share: 0.90", true},
+                 {"share: 0.90", "share: 0.91", false},
+                 {"parts: [activation]", "parts: [activation, gradient]", false},
+                 {"trap: none", "trap: some", false}};
+  ClaimFile *file = NULL;
+  assert_int_equal(load_text(sound, &file).code, VL_OK);
+  char hash[VL_CLAIM_HASH_BYTES];
+  memcpy(hash, file->claims[0].hash, sizeof(hash));
+  assert_int_equal(strlen(hash), 64);
+  vl_claims_destroy(&file);
+  for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+    char *text = with(changes[i].from, changes[i].to);
+    assert_int_equal(load_text(text, &file).code, VL_OK);
+    assert_int_equal(strcmp(file->claims[0].hash, hash) == 0, changes[i].same);
+    vl_claims_destroy(&file);
+    free(text);
+  }
+}
+
+static void faulty_files_are_refused_with_their_place(void **state) {
+  (void)state;
+  static const struct {
+    const char *from, *to, *said;
+  } faults[] = {{"  trap: none\n", "", "has no trap"},
+                {"trap: none", "trip: none", ":14:"},
+                {"rule: category-share", "rule: guess", "unknown rule \"guess\"; accepted: growth-shape"},
+                {"share: 0.90, ", "", "needs the number share"},
+                {"share: 0.90, ", "share: many, ", ":13:"},
+                {"share: 0.90, ", "share: 0.90, shore: 1, ", "knows no shore"},
+                {"parts: [activation]", "parts: []", "needs the list parts"},
+                {"suites: [resnet-growth]", "suites: []", "at least one suite"},
+                {"cells: {recipe: baseline}", "cells: all", "a map, {} for all"}};
+  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+    char *text = with(faults[i].from, faults[i].to);
+    ClaimFile *file = NULL;
+    Status status = load_text(text, &file);
+    assert_int_equal(status.code, VL_INVALID);
+    if (strstr(status.message, faults[i].said) == NULL) fail_msg("%s", status.message);
+    assert_null(file);
+    free(text);
+  }
+  char *twice = malloc(2 * strlen(sound));
+  sprintf(twice, "%s%s", sound, strstr(sound, "- id"));
+  ClaimFile *file = NULL;
+  Status status = load_text(twice, &file);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "is there twice"));
+  free(twice);
+}
+
+/* ---- Rules ----------------------------------------------------------------------------------------------------- */
+
+static void growth_cells(SyntheticSet *set, const char *recipe, double (*activation)(int64_t batch)) {
+  static const int64_t batches[] = {1, 8, 16, 32, 64, 96, 128, 192, 256};
+  for (size_t i = 0; i < sizeof(batches) / sizeof(batches[0]); i++) {
+    Synthetic cell = {.suite = "resnet-growth",
+                      .recipe = recipe,
+                      .preserves = "bitwise",
+                      .predicted = true,
+                      .batch = batches[i],
+                      .activation_bytes = activation(batches[i])};
+    synthetic_add(set, synthetic_record(&cell));
+  }
+}
+
+static double linear(int64_t batch) {
+  (void)batch;
+  return 105e6;
+}
+/* needed = 1.0e9 e^(0.01 batch) or close to it once the constant part is small against it. */
+static double exponential(int64_t batch) {
+  double value = 60e9;
+  for (int64_t i = 0; i < batch; i++)
+    value *= 1.01;
+  return value / (double)batch;
+}
+static double stepped(int64_t batch) { return batch % 3 == 0 ? 160e6 : 90e6; }
+
+static void shape_is_refuted_supported_or_ambiguous(void **state) {
+  (void)state;
+  static const struct {
+    double (*activation)(int64_t batch);
+    Verdict verdict;
+  } curves[] = {{linear, VERDICT_REFUTED}, {exponential, VERDICT_SUPPORTED}, {stepped, VERDICT_AMBIGUOUS}};
+  ClaimFile *file = shipped();
+  for (size_t i = 0; i < sizeof(curves) / sizeof(curves[0]); i++) {
+    SyntheticSet set = {.count = 0};
+    growth_cells(&set, "baseline", curves[i].activation);
+    ClaimVerdict verdict;
+    decide(file, "resnet-shape", &set, &verdict);
+    assert_int_equal(verdict.verdict, curves[i].verdict);
+    assert_int_equal(verdict.finding_count, 1);
+    assert_true(verdict.findings[0].predicted);
+    assert_non_null(strstr(verdict.findings[0].scope, "predicted for Example CPU 9000"));
+    synthetic_clear(&set);
+  }
+  vl_claims_destroy(&file);
+}
+
+/* A measured baseline that ran out at 192 decides nothing; a measured bf16 and the prediction do, and the
+ * measured one is the headline. */
+static void measured_before_predicted_and_missing_is_named(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  synthetic_growth(&set);
+  ClaimVerdict verdict;
+  decide(file, "resnet-shape", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  assert_int_equal(verdict.finding_count, 4);
+  const Finding *headline = &verdict.findings[verdict.headline];
+  assert_false(headline->predicted);
+  assert_non_null(strstr(headline->scope, "recipe amp=bf16"));
+  bool named = false;
+  for (int32_t i = 0; i < verdict.finding_count; i++)
+    named = named || strstr(verdict.findings[i].numbers,
+                            "missing: held-out batch 192 oom, held-out batch 256 skipped");
+  assert_true(named);
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+/* 4.2 and 7.8 GB: needed = 0.6e9 + 56.25e6 a sample. The synthetic cell's constant part is subtracted. */
+static double as_stated(int64_t batch) {
+  double constant = 2 * 102228128.0 + 212480 + (9 + 16 + 30 + 12) * 1048576.0;
+  double input = 3 * 224 * 224 * 4;
+  return (0.6e9 - constant) / 1.02 / (double)batch + (56.25e6 - input) / 1.02;
+}
+
+static void levels_hold_in_one_configuration_or_are_refuted(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  growth_cells(&set, "baseline", linear);
+  decide(file, "resnet-level", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_UNDECIDED); /* bf16 is named by the claim and missing */
+  assert_non_null(strstr(verdict.numbers, "amp=bf16: not run at both batches"));
+  growth_cells(&set, "amp=bf16", linear);
+  decide(file, "resnet-level", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  synthetic_clear(&set);
+  growth_cells(&set, "baseline", as_stated);
+  decide(file, "resnet-level", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
+  assert_non_null(strstr(verdict.numbers, "4.20 and 7.80 GB"));
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+static void growth_is_activations_and_gradients_stay(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  growth_cells(&set, "baseline", linear);
+  decide(file, "resnet-cause", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
+  assert_non_null(strstr(verdict.numbers, "gradient 0,"));
+  /* One byte more of gradients in one cell is growth. */
+  for (int32_t i = 0; i < set.count; i++)
+    if (vl_record_integer(set.owned[i], "micro_batch") == 128) {
+      json_t *categories = json_object_get(set.owned[i], "peak_by_category");
+      json_int_t bytes = json_integer_value(json_object_get(categories, "gradient"));
+      json_object_set_new(categories, "gradient", json_integer(bytes + 1));
+    }
+  decide(file, "resnet-cause", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+/* One case alone cannot support a claim about three, but can refute it. */
+static void parts_need_all_cases_to_support(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  Synthetic cell = {.suite = "resnet-growth",
+                    .recipe = "baseline",
+                    .preserves = "bitwise",
+                    .batch = 64,
+                    .activation_bytes = 105e6,
+                    .samples_per_s = 5};
+  synthetic_add(&set, synthetic_record(&cell));
+  decide(file, "memory-parts", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_UNDECIDED);
+  assert_non_null(strstr(verdict.numbers, "bert: not run"));
+  cell.activation_bytes = 1e6;
+  synthetic_add(&set, synthetic_record(&cell));
+  decide(file, "memory-parts", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  assert_non_null(strstr(verdict.numbers, "optimizer"));
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+static void oom_pair(SyntheticSet *set, int64_t capacity, const char *segment, const char *error) {
+  Synthetic fits = {.suite = "oom",
+                    .recipe = "baseline",
+                    .preserves = "bitwise",
+                    .predicted = true,
+                    .batch = 4,
+                    .activation_bytes = 105e6,
+                    .capacity_bytes = capacity};
+  Synthetic fails = fits;
+  fails.batch = 5;
+  fails.status = "oom";
+  fails.oom_segment = segment;
+  fails.error = error;
+  synthetic_add(set, synthetic_record(&fits));
+  synthetic_add(set, synthetic_record(&fails));
+}
+
+static void four_places_of_failure(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  oom_pair(&set, (int64_t)1 << 30, "forward", "shortage");
+  oom_pair(&set, (int64_t)2 << 30, "backward", "shortage");
+  oom_pair(&set, (int64_t)3 << 30, "backward", "fragmented: would suffice in one piece");
+  decide(file, "oom-batch", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_UNDECIDED);
+  assert_non_null(strstr(verdict.numbers, "update: no cell fails there"));
+  oom_pair(&set, (int64_t)4 << 30, "update", "shortage");
+  decide(file, "oom-batch", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
+  assert_non_null(strstr(verdict.numbers, "1.00 GiB holds batch 4, not 5"));
+  /* 97.7 MiB of parameters in 4 GiB: far below half. */
+  decide(file, "oom-parameters", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  synthetic_clear(&set);
+  oom_pair(&set, (int64_t)110 << 20, "setup", "shortage");
+  decide(file, "oom-parameters", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+/* ---- Scope and hashes ------------------------------------------------------------------------------------------- */
+
+/* Evidence from elsewhere stands beside the verdict and does not change it. */
+static void elsewhere_does_not_decide(void **state) {
+  (void)state;
+  char *text = with("setting: unnamed", "setting: V100-32GB");
+  ClaimFile *file = NULL;
+  assert_int_equal(load_text(text, &file).code, VL_OK);
+  free(text);
+  SyntheticSet set = {.count = 0};
+  Synthetic cell = {.suite = "resnet-growth",
+                    .recipe = "baseline",
+                    .preserves = "bitwise",
+                    .batch = 64,
+                    .activation_bytes = 1e6,
+                    .samples_per_s = 5};
+  synthetic_add(&set, synthetic_record(&cell));
+  json_object_set_new(set.owned[0], "case", json_string("a"));
+  ClaimVerdict verdict;
+  decide(file, "shape", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_UNDECIDED);
+  assert_int_equal(verdict.findings[0].verdict, VERDICT_REFUTED);
+  assert_false(verdict.findings[0].in_setting);
+  json_object_set_new(set.owned[0], "hardware", json_string("Tesla V100-SXM2-32GB"));
+  decide(file, "shape", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+static void changed_region_is_said(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  json_t *hashes = NULL;
+  assert_int_equal(vl_claims_hashes(VRAMLAB_SOURCE_DIR "/cases/claims.yaml", "resnet-growth", &hashes).code,
+                   VL_OK);
+  assert_int_equal(json_object_size(hashes), 4);
+  char hash[VL_CLAIM_HASH_BYTES];
+  assert_int_equal(vl_claims_hash(file->path, "resnet-shape", hash).code, VL_OK);
+  assert_string_equal(hash, json_string_value(json_object_get(hashes, "resnet-shape")));
+  assert_int_equal(vl_claims_hash(file->path, "resnet-shade", hash).code, VL_INVALID);
+  SyntheticSet set = {.count = 0};
+  growth_cells(&set, "baseline", linear);
+  ClaimVerdict verdict;
+  decide(file, "resnet-shape", &set, &verdict);
+  assert_true(verdict.findings[0].region_unknown);
+  for (int32_t i = 0; i < set.count; i++)
+    json_object_set(set.owned[i], "claims", hashes);
+  decide(file, "resnet-shape", &set, &verdict);
+  assert_false(verdict.findings[0].region_unknown || verdict.findings[0].region_changed);
+  json_object_set_new(hashes, "resnet-shape", json_string("0000"));
+  decide(file, "resnet-shape", &set, &verdict);
+  assert_true(verdict.findings[0].region_changed);
+  json_decref(hashes);
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_claim_of_the_article_is_there),
+      cmocka_unit_test(hash_follows_numbers_not_spelling),
+      cmocka_unit_test(faulty_files_are_refused_with_their_place),
+      cmocka_unit_test(shape_is_refuted_supported_or_ambiguous),
+      cmocka_unit_test(measured_before_predicted_and_missing_is_named),
+      cmocka_unit_test(levels_hold_in_one_configuration_or_are_refuted),
+      cmocka_unit_test(growth_is_activations_and_gradients_stay),
+      cmocka_unit_test(parts_need_all_cases_to_support),
+      cmocka_unit_test(four_places_of_failure),
+      cmocka_unit_test(elsewhere_does_not_decide),
+      cmocka_unit_test(changed_region_is_said),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
