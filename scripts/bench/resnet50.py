@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""ResNet-50 training step, vramlab against PyTorch: same work, same sitting, interleaved.
+
+Speed is compared with the fastest PyTorch configuration of {eager, compile} x {malloc default, keep, huge}, with and
+without channels-last; memory with the leanest. A scouting round finds them, then pairs of runs alternate; the median of
+the pair ratios counts with its order-statistic interval. One recipe of ours serves both, and its first losses are
+compared with the baseline recipe's (same weights, same data).
+
+Writes results/bench-resnet50-<precision>.json (raw samples, provenance) and, with --store, adds every run to a store.
+Set up the peer once with scripts/peers/setup; build first.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from datetime import datetime, timezone
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PEER = os.path.join(ROOT, "scripts", "peers", "pytorch_step.py")
+RECIPES = {"fp32": "stack=vramlab recompute=norm update=in-backward",
+           "bf16": "stack=vramlab amp=bf16 recompute=norm update=in-backward"}
+LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, over the first steps: rounding of fp32 and of bf16
+
+
+def parse():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    p.add_argument("--batch", type=int, default=16)
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--pairs", type=int, default=5)
+    p.add_argument("--recipe", help="ours; default: the recipe this benchmark is about")
+    p.add_argument("--vramlab", default=os.path.join(ROOT, "build", "cpu", "bin", "vramlab"))
+    p.add_argument("--python", default=os.path.join(ROOT, ".peer", "bin", "python"))
+    p.add_argument("--results", default=os.path.join(ROOT, "results"))
+    p.add_argument("--store", help="a store directory that every run is added to")
+    p.add_argument("--no-compile", action="store_true", help="leave torch.compile out of the scouting round")
+    return p.parse_args()
+
+
+def run_json(command, threads):
+    env = dict(os.environ, OMP_NUM_THREADS=str(threads))
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def ours(a, recipe, steps):
+    return run_json([a.vramlab, "run", "--case", "resnet50", "--batch", str(a.batch), "--device", "cpu", "--threads",
+                     str(a.threads), "--steps", str(steps), "--recipe", recipe, "--json"], a.threads)
+
+
+def peer_flags(a):
+    """The configurations of the scouting round, as argument lists of the peer."""
+    for compiled in ([False] if a.no_compile else [False, True]):
+        for channels_last in (False, True):
+            for malloc in ("default", "keep", "huge"):
+                yield ((["--compile"] if compiled else []) + (["--channels-last"] if channels_last else []) +
+                       ["--malloc", malloc])
+
+
+def peer(a, flags, steps):
+    command = [a.python, PEER, "resnet50", str(a.batch), "--threads", str(a.threads), "--steps", str(steps)]
+    if a.precision == "bf16":
+        command += ["--amp", "bf16"]
+    return run_json(command + flags, a.threads)
+
+
+def interval(values):
+    """Median and the widest order-statistic interval, with its true coverage."""
+    ordered = sorted(values)
+    return dict(median=statistics.median(ordered), low=ordered[0], high=ordered[-1],
+                coverage=1.0 - 2.0 * 0.5 ** len(ordered), samples=values)
+
+
+def peer_step_bytes(record):
+    return record["peak_rss_bytes"] - record["base_rss_bytes"]
+
+
+def scout(a):
+    runs = []
+    for flags in peer_flags(a):
+        record = peer(a, flags, 3)
+        runs.append((flags, record))
+        print(f"  torch {' '.join(flags):44s} {record['samples_per_s']:7.3f} samples/s  "
+              f"step memory {peer_step_bytes(record) / 2**30:6.3f} GiB", file=sys.stderr, flush=True)
+    fastest = max(runs, key=lambda r: r[1]["samples_per_s"])
+    leanest = min(runs, key=lambda r: peer_step_bytes(r[1]))
+    return runs, fastest, leanest
+
+
+def same_losses(a, recipe):
+    """The equality gate: our recipe against our baseline of the same precision, first losses."""
+    baseline = "amp=bf16" if a.precision == "bf16" else "baseline"
+    reference, tried = ours(a, baseline, 2)["losses"], ours(a, recipe, 2)["losses"]
+    worst = max(abs(x - y) / abs(y) for x, y in zip(tried, reference))
+    return dict(baseline=baseline, losses=tried, baseline_losses=reference, worst_relative=worst,
+                tolerance=LOSS_TOLERANCE[a.precision], equal=bool(worst <= LOSS_TOLERANCE[a.precision]))
+
+
+def add_to_store(a, result):
+    """Every run as a record of the store, the peer's with engine=torch."""
+    for pair in result["pairs"]:
+        for record in (pair["vramlab"], pair["torch"]):
+            subprocess.run([a.vramlab, "import", "--store", a.store], input=json.dumps(record), text=True, check=True)
+
+
+def main():
+    a = parse()
+    recipe = a.recipe or RECIPES[a.precision]
+    print(f"ResNet-50, batch {a.batch}, 224x224, {a.precision}, {a.threads} threads; our recipe: {recipe}",
+          file=sys.stderr)
+    gate = same_losses(a, recipe)
+    runs, fastest, leanest = scout(a)
+    pairs = []
+    for i in range(a.pairs):
+        ours_record, peer_record = ours(a, recipe, a.steps), peer(a, fastest[0], a.steps)
+        lean_record = peer_record if leanest[0] == fastest[0] else peer(a, leanest[0], 2)
+        pairs.append(dict(vramlab=ours_record, torch=peer_record, torch_leanest=lean_record))
+        print(f"  pair {i + 1}: vramlab {ours_record['samples_per_s']:.3f}, torch {peer_record['samples_per_s']:.3f} "
+              f"samples/s", file=sys.stderr, flush=True)
+    speed = interval([p["vramlab"]["samples_per_s"] / p["torch"]["samples_per_s"] for p in pairs])
+    memory = interval([p["vramlab"]["peak_step_bytes"] / peer_step_bytes(p["torch_leanest"]) for p in pairs])
+    result = dict(benchmark="resnet50", precision=a.precision, batch=a.batch, threads=a.threads, recipe=recipe,
+                  created_utc=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                  fastest_peer=fastest[0], leanest_peer=leanest[0], gate=gate, speed_ratio=speed, memory_ratio=memory,
+                  scouting=[dict(flags=f, record=r) for f, r in runs], pairs=pairs)
+    os.makedirs(a.results, exist_ok=True)
+    path = os.path.join(a.results, f"bench-resnet50-{a.precision}.json")
+    with open(path + ".tmp", "w") as f:
+        json.dump(result, f, indent=1, allow_nan=False)
+    os.replace(path + ".tmp", path)
+    if a.store:
+        add_to_store(a, result)
+    print(f"fastest peer   torch {' '.join(fastest[0])}\nleanest peer   torch {' '.join(leanest[0])}\n"
+          f"recipe         {recipe} (losses equal to {gate['baseline']} within {gate['worst_relative']:.1e}: "
+          f"{'yes' if gate['equal'] else 'NO'})\n"
+          f"speed ratio    {speed['median']:.3f} [{speed['low']:.3f}, {speed['high']:.3f}] "
+          f"({100 * speed['coverage']:.1f} % interval, {a.pairs} pairs)\n"
+          f"memory ratio   {memory['median']:.3f} [{memory['low']:.3f}, {memory['high']:.3f}]\nwritten        {path}")
+    return 0 if gate["equal"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
