@@ -1,0 +1,115 @@
+/* A device on paper: plain layouts, every op, and the profile's workspace for convolutions and products. It
+ * describes only; vl_plan_device_create adds the execute half. */
+#include "devices/device.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct ProfileDevice {
+  Device device; /* first */
+  DeviceProfile profile;
+} ProfileDevice;
+
+struct Kernel {
+  int64_t workspace_bytes;
+};
+
+static void describe(const Device *device, DeviceDescription *description) {
+  const DeviceProfile *profile = &((const ProfileDevice *)(const void *)device)->profile;
+  memset(description, 0, sizeof *description);
+  snprintf(description->name, sizeof description->name, "%s", profile->name);
+  snprintf(description->hardware, sizeof description->hardware, "%s", profile->describes);
+  snprintf(description->isa, sizeof description->isa, "none");
+  snprintf(description->library, sizeof description->library, "none");
+  description->memory_bytes = profile->memory_bytes;
+  description->predicts = true;
+  description->has_time = profile->has_time;
+}
+
+static Status supports(Device *device, const Node *node) {
+  (void)device;
+  (void)node;
+  return vl_ok();
+}
+
+static Status choose_layouts(Device *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  (void)device;
+  for (int32_t i = 0; i < node->input_count; ++i)
+    inputs[i] = LAYOUT_PLAIN;
+  for (int32_t i = 0; i < node->output_count; ++i)
+    outputs[i] = LAYOUT_PLAIN;
+  return vl_ok();
+}
+
+static int64_t storage_bytes(Device *device, LayoutId layout, const Storage *storage) {
+  (void)device;
+  (void)layout;
+  return vl_dtype_bytes(storage->dtype, storage->elements);
+}
+
+static bool view_is_legal(Device *device, LayoutId layout, const Tensor *view) {
+  (void)device;
+  (void)layout;
+  (void)view;
+  return true;
+}
+
+static const char *layout_name(Device *device, LayoutId layout) {
+  (void)device;
+  return layout == LAYOUT_ANY ? "any" : "plain";
+}
+
+/* The ops whose library picks among algorithms with different workspaces. */
+static bool takes_workspace(const Node *node) {
+  static const char *const names[] = {"conv", "conv_backward_data", "conv_backward_weights", "linear",
+                                      "matmul"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
+    if (strcmp(node->op->name, names[i]) == 0) return true;
+  return false;
+}
+
+static Status prepare(Device *device, const Node *node, const LayoutId *inputs, const LayoutId *outputs,
+                      Kernel **kernel) {
+  const DeviceProfile *profile = &((ProfileDevice *)(void *)device)->profile;
+  (void)inputs;
+  (void)outputs;
+  *kernel = vl_allocate(sizeof **kernel);
+  if (takes_workspace(node)) (*kernel)->workspace_bytes = profile->workspace_high_bytes;
+  return vl_ok();
+}
+
+static int64_t workspace_bytes(const Kernel *kernel) { return kernel->workspace_bytes; }
+
+static const char *implementation(const Kernel *kernel) {
+  (void)kernel;
+  return "profile";
+}
+
+static void kernel_destroy(Device *device, Kernel **kernel) {
+  (void)device;
+  free(*kernel);
+  *kernel = NULL;
+}
+
+static void close_device(Device *device) { free(device); }
+
+static const DeviceInterface interface = {
+    .describe = describe,
+    .supports = supports,
+    .choose_layouts = choose_layouts,
+    .storage_bytes = storage_bytes,
+    .view_is_legal = view_is_legal,
+    .layout_name = layout_name,
+    .prepare = prepare,
+    .workspace_bytes = workspace_bytes,
+    .implementation = implementation,
+    .kernel_destroy = kernel_destroy,
+    .close = close_device,
+};
+
+Status vl_profile_device_create(const DeviceProfile *profile, Device **device) {
+  ProfileDevice *made = vl_allocate(sizeof *made);
+  made->device.interface = &interface;
+  made->profile = *profile;
+  *device = &made->device;
+  return vl_ok();
+}
