@@ -1,0 +1,312 @@
+/* How far a kernel may be from the reference; README.md derives the form, here are the numbers of each op. */
+#include "tests/kernels/compare.h"
+#include "tests/reference/reference.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double f32_roundoff = 0x1p-24;
+static const double function_roundings = 8.0; /* erf, exp, log, and the factors around them */
+
+static double roundoff_of(DType dtype) {
+  switch (dtype) {
+  case DTYPE_F32: return 0x1p-24;
+  case DTYPE_BF16: return 0x1p-8;
+  case DTYPE_F16: return 0x1p-11;
+  case DTYPE_F64: return 0x1p-53;
+  default: return 0.0; /* whole numbers are exact */
+  }
+}
+
+/* c for a sum of `terms`. */
+static double sum_roundings(int64_t terms) { return fmin((double)terms, 8.0 * sqrt((double)terms)); }
+
+static int64_t product_of(const int64_t *sizes, int64_t first, int64_t last) {
+  int64_t product = 1;
+  for (int64_t i = first; i < last; i++)
+    product *= sizes[i];
+  return product;
+}
+
+static int64_t window_taps(const Node *node) {
+  int64_t taps = 1;
+  for (int i = 0; i < 3; i++)
+    taps *= node->params.kernel[i] > 0 ? node->params.kernel[i] : 1;
+  return taps;
+}
+
+/* ---- Terms that one result is the sum of ---------------------------------------------------------------- */
+
+static int64_t conv_terms(const Node *node) {
+  const Tensor *w = node->inputs[1];
+  return product_of(w->shape, 1, w->rank);
+}
+
+static int64_t conv_data_terms(const Node *node) {
+  const Tensor *w = node->inputs[1];
+  return w->shape[0] / node->params.groups * product_of(w->shape, 2, w->rank);
+}
+
+static int64_t conv_weight_terms(const Node *node) {
+  const Tensor *dy = node->inputs[1];
+  return dy->shape[0] * product_of(dy->shape, 2, dy->rank);
+}
+
+static int64_t per_channel(const Node *node) {
+  const Tensor *x = node->inputs[0];
+  return vl_tensor_elements(x) / x->shape[1];
+}
+
+static int64_t linear_terms(const Node *node) { return node->inputs[0]->shape[1] + 1; }
+
+static int64_t matmul_terms(const Node *node) {
+  const Tensor *a = node->inputs[0];
+  return a->shape[a->rank - (node->params.transpose_a ? 2 : 1)];
+}
+
+/* As many inputs as there are go into each output. */
+static int64_t reduction_terms(const Node *node) {
+  return vl_tensor_elements(node->inputs[0]) / vl_tensor_elements(node->outputs[0]);
+}
+
+static int64_t no_terms(const Node *node) {
+  (void)node;
+  return 0;
+}
+
+/* Ops that are linear in each input: M comes from running them on absolute values. `others` is r. */
+typedef struct LinearOp {
+  const char *name;
+  int64_t (*terms)(const Node *node);
+  double others;
+} LinearOp;
+
+static const LinearOp linear_ops[] = {
+    {"conv", conv_terms, 1},
+    {"conv_backward_data", conv_data_terms, 1},
+    {"conv_backward_weights", conv_weight_terms, 1},
+    {"linear", linear_terms, 1},
+    {"matmul", matmul_terms, 1},
+    {"sum", reduction_terms, 0},
+    {"avg_pool", window_taps, 2},
+    {"avg_pool_backward", window_taps, 2},
+    {"max_pool_backward", window_taps, 0},
+    {"global_avg_pool", reduction_terms, 2},
+    {"global_avg_pool_backward", no_terms, 2},
+    {"batch_norm_apply", no_terms, 8}, /* epsilon, root, quotient, difference, products, two sums */
+    {"batch_norm_update", no_terms, 6},
+    {"add", no_terms, 1},
+    {"mul", no_terms, 1},
+    {"scale", no_terms, 2},
+    {"dropout", no_terms, 3},
+    {"sgd", no_terms, 6},
+};
+
+static const char *const exact_ops[] = {"relu",    "relu_backward", "max_pool", "broadcast",
+                                        "reshape", "transpose",     "slice",    "pad",
+                                        "cast",    "copy",          "fill",     "correct_count"};
+
+/* ---- The form shared by all ------------------------------------------------------------------------------ */
+
+static double bound_of(double roundings, double magnitude, double value, DType dtype) {
+  double accumulated = roundings * f32_roundoff * magnitude;
+  return accumulated + roundoff_of(dtype) * (fabs(value) + accumulated);
+}
+
+static void exact_bounds(const Node *node, double *const *outputs, double *const *bounds) {
+  for (int32_t k = 0; k < node->output_count; k++) {
+    if (!node->outputs[k]) continue;
+    DType dtype = node->outputs[k]->dtype;
+    for (int64_t i = 0; i < vl_tensor_elements(node->outputs[k]); i++) {
+      bounds[k][i] = fabs(round_to(dtype, outputs[k][i]) - outputs[k][i]); /* 0 for a value the dtype has */
+    }
+  }
+}
+
+/* The same node with differences made sums: what it gives on absolute values is M. */
+static Node without_differences(const Node *node) {
+  Node copy = *node;
+  copy.params.relu = 0;
+  copy.params.alpha = fabs(node->params.alpha);
+  copy.params.learning_rate = -node->params.learning_rate; /* w - rate v */
+  return copy;
+}
+
+static Status linear_bounds(const LinearOp *op, const Node *node, double *const *inputs,
+                            double *const *outputs, double *const *bounds, const LaunchContext *context) {
+  Node magnitude = without_differences(node);
+  LaunchContext plain = *context;
+  plain.learning_rate = 0.0;
+  double *absolute[VL_MAX_INPUTS] = {NULL};
+  bool negated_mean = strcmp(node->op->name, "batch_norm_apply") == 0;
+  bool keeps_index = strcmp(node->op->name, "max_pool_backward") == 0;
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (!inputs[i]) continue;
+    int64_t count = vl_tensor_elements(node->inputs[i]);
+    absolute[i] = vl_allocate((size_t)count * sizeof(double));
+    double sign = negated_mean && i == 1 ? -1.0 : 1.0; /* x - mean becomes |x| + |mean| */
+    for (int64_t e = 0; e < count; e++) {
+      absolute[i][e] = keeps_index && i == 1 ? inputs[i][e] : sign * fabs(inputs[i][e]);
+    }
+  }
+  Status status = vl_reference_compute(&magnitude, absolute, bounds, &plain);
+  for (int32_t i = 0; i < node->input_count; i++)
+    free(absolute[i]);
+  double roundings = sum_roundings(op->terms(node)) + op->others;
+  for (int32_t k = 0; k < node->output_count; k++) {
+    if (!node->outputs[k]) continue;
+    DType dtype = node->outputs[k]->dtype;
+    for (int64_t i = 0; i < vl_tensor_elements(node->outputs[k]); i++) {
+      bounds[k][i] = vl_dtype_is_float(dtype) ? bound_of(roundings, bounds[k][i], outputs[k][i], dtype) : 0.0;
+    }
+  }
+  return status;
+}
+
+/* ---- Ops with formulas of their own ------------------------------------------------------------------------ */
+
+static void stats_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                         double *const *bounds) {
+  const Tensor *x = node->inputs[0];
+  int64_t channels = x->shape[1], plane = product_of(x->shape, 2, x->rank), count = per_channel(node);
+  for (int64_t c = 0; c < channels; c++) {
+    double sum = 0.0, squares = 0.0;
+    for (int64_t n = 0; n < x->shape[0]; n++) {
+      for (int64_t i = 0; i < plane; i++) {
+        double value = fabs(inputs[0][(n * channels + c) * plane + i]);
+        sum += value / (double)count;
+        squares += value * value / (double)count; /* a one-pass variance subtracts from this */
+      }
+    }
+    double roundings = sum_roundings(count) + 4.0;
+    if (bounds[0]) bounds[0][c] = bound_of(roundings, sum, outputs[0][c], node->outputs[0]->dtype);
+    if (bounds[1]) bounds[1][c] = bound_of(roundings, squares, outputs[1][c], node->outputs[1]->dtype);
+  }
+}
+
+static void gelu_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                        double *const *bounds) {
+  bool backward = node->input_count == 2;
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++) {
+    double x = fabs(inputs[backward ? 1 : 0][i]);
+    double magnitude =
+        backward ? fabs(inputs[0][i]) * (1.0 + x) : x; /* Phi is within 1, the density below 1 */
+    bounds[0][i] = bound_of(function_roundings, magnitude, outputs[0][i], node->outputs[0]->dtype);
+  }
+}
+
+/* log sum exp: the sum's relative error is the logarithm's absolute one. */
+static void loss_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                        double *const *bounds) {
+  int64_t rows = node->inputs[0]->shape[0], classes = node->inputs[0]->shape[1];
+  double roundings = sum_roundings(classes) + function_roundings, mean = 0.0;
+  for (int64_t r = 0; r < rows; r++) {
+    double top = 0.0;
+    for (int64_t c = 0; c < classes; c++)
+      top = fmax(top, fabs(inputs[0][r * classes + c]));
+    double magnitude = 1.0 + 2.0 * top + log((double)classes);
+    mean += magnitude / (double)rows;
+    for (int64_t c = 0; bounds[1] && c < classes; c++) {
+      int64_t i = r * classes + c;
+      bounds[1][i] = bound_of(roundings, magnitude, outputs[1][i], node->outputs[1]->dtype);
+    }
+  }
+  bounds[0][0] = bound_of(roundings + sum_roundings(rows), mean, outputs[0][0], node->outputs[0]->dtype);
+}
+
+static void loss_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                 double *const *bounds) {
+  int64_t rows = node->inputs[1]->shape[0], classes = node->inputs[1]->shape[1];
+  for (int64_t i = 0; i < rows * classes; i++) {
+    double log_p = inputs[1][i]; /* its exponential multiplies a relative error by |log_p| */
+    double magnitude =
+        fabs(inputs[0][0]) / (double)rows *
+        (exp(log_p) * (1.0 + fabs(log_p)) + (i % classes == (int64_t)inputs[2][i / classes] ? 1.0 : 0.0));
+    bounds[0][i] = bound_of(function_roundings, magnitude, outputs[0][i], node->outputs[0]->dtype);
+  }
+}
+
+/* What one element of batch_norm_backward brings to the sums of its channel. */
+typedef struct NormElement {
+  double normal;    /* |x - mean| / deviation with differences made sums */
+  double gradient;  /* |dy| */
+  double undecided; /* |dy| where the sign of the forward result is within its bound, else 0 */
+} NormElement;
+
+static NormElement norm_element(const Node *node, double *const *inputs, int64_t c, int64_t i) {
+  double deviation = 1.0 / sqrt(inputs[3][c] + node->params.epsilon), gamma = inputs[4][c];
+  double *beta = node->input_count > 5 ? inputs[5] : NULL, *y = node->input_count > 6 ? inputs[6] : NULL;
+  double spread = (fabs(inputs[1][i]) + fabs(inputs[2][c])) * deviation;
+  NormElement element = {.normal = spread, .gradient = fabs(inputs[0][i])};
+  if (node->params.relu && !y && beta) {
+    double value = gamma * (inputs[1][i] - inputs[2][c]) * deviation + beta[c];
+    double bound = bound_of(8.0, fabs(gamma) * spread + fabs(beta[c]), value, DTYPE_F32);
+    if (fabs(value) <= bound) element.undecided = element.gradient;
+  }
+  return element;
+}
+
+static void norm_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                 double *const *bounds) {
+  const Tensor *x = node->inputs[1];
+  int64_t channels = x->shape[1], plane = product_of(x->shape, 2, x->rank);
+  double count = (double)(x->shape[0] * plane), roundings = sum_roundings(x->shape[0] * plane) + 8.0;
+  double *residual = node->output_count > 3 ? bounds[3] : NULL;
+  for (int64_t c = 0; c < channels; c++) {
+    double scale = fabs(inputs[4][c]) / sqrt(inputs[3][c] + node->params.epsilon);
+    double sum = 0.0, product = 0.0, open_sum = 0.0, open_product = 0.0;
+    for (int64_t p = 0; p < x->shape[0] * plane; p++) {
+      NormElement element = norm_element(node, inputs, c, (p / plane * channels + c) * plane + p % plane);
+      sum += element.gradient;
+      product += element.gradient * element.normal;
+      open_sum += element.undecided;
+      open_product += element.undecided * element.normal;
+    }
+    if (bounds[1]) bounds[1][c] = bound_of(roundings, product, outputs[1][c], DTYPE_F32) + open_product;
+    if (bounds[2]) bounds[2][c] = bound_of(roundings, sum, outputs[2][c], DTYPE_F32) + open_sum;
+    for (int64_t p = 0; p < x->shape[0] * plane; p++) {
+      int64_t i = (p / plane * channels + c) * plane + p % plane;
+      NormElement element = norm_element(node, inputs, c, i);
+      double sums = (sum + element.normal * product) / count;
+      double open = element.undecided + (open_sum + element.normal * open_product) / count;
+      if (residual) {
+        residual[i] = element.undecided + roundoff_of(node->outputs[3]->dtype) * fabs(outputs[3][i]);
+      }
+      if (!bounds[0]) continue;
+      /* The sums' roundings weigh only what the sums contribute. */
+      double magnitude = 8.0 / roundings * element.gradient + sums;
+      bounds[0][i] =
+          bound_of(roundings, scale * magnitude, outputs[0][i], node->outputs[0]->dtype) + scale * open;
+    }
+  }
+}
+
+typedef struct OwnBound {
+  const char *name;
+  void (*fill)(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds);
+} OwnBound;
+
+static const OwnBound own_bounds[] = {{"batch_norm_stats", stats_bounds},
+                                      {"batch_norm_backward", norm_backward_bounds},
+                                      {"gelu", gelu_bounds},
+                                      {"gelu_backward", gelu_bounds},
+                                      {"softmax_cross_entropy", loss_bounds},
+                                      {"softmax_cross_entropy_backward", loss_backward_bounds}};
+
+Status bound_outputs(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds,
+                     const LaunchContext *context) {
+  const char *name = node->op->name;
+  for (size_t i = 0; i < sizeof exact_ops / sizeof *exact_ops; i++) {
+    if (strcmp(exact_ops[i], name) == 0) return exact_bounds(node, outputs, bounds), vl_ok();
+  }
+  for (size_t i = 0; i < sizeof own_bounds / sizeof *own_bounds; i++) {
+    if (strcmp(own_bounds[i].name, name) == 0)
+      return own_bounds[i].fill(node, inputs, outputs, bounds), vl_ok();
+  }
+  for (size_t i = 0; i < sizeof linear_ops / sizeof *linear_ops; i++) {
+    if (strcmp(linear_ops[i].name, name) == 0) {
+      return linear_bounds(&linear_ops[i], node, inputs, outputs, bounds, context);
+    }
+  }
+  return vl_error(VL_UNSUPPORTED, "no bound is written for op '%s'; add it to tests/kernels/bound.c", name);
+}

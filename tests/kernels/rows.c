@@ -1,0 +1,442 @@
+/* One table per op. Sizes are small and unlike each other; at least one row of each op has tails in every
+ * dimension a kernel may cut into pieces (channels not a multiple of 8, odd rows). */
+#include "tests/kernels/rows.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ACTIVATION(...)                                                                                      \
+  {                                                                                                          \
+    .kind = OPERAND_ACTIVATION, .shape = { __VA_ARGS__ }                                                     \
+  }
+#define WEIGHT(...)                                                                                          \
+  {                                                                                                          \
+    .kind = OPERAND_WEIGHT, .shape = { __VA_ARGS__ }                                                         \
+  }
+#define F32(...)                                                                                             \
+  {                                                                                                          \
+    .kind = OPERAND_F32, .shape = { __VA_ARGS__ }                                                            \
+  }
+#define POSITIVE(...)                                                                                        \
+  {                                                                                                          \
+    .kind = OPERAND_F32, .values = VALUES_POSITIVE, .shape = { __VA_ARGS__ }                                 \
+  }
+#define STATE(...)                                                                                           \
+  {                                                                                                          \
+    .kind = OPERAND_STATE, .values = VALUES_POSITIVE, .shape = { __VA_ARGS__ }                               \
+  }
+#define LABELS(samples, classes)                                                                             \
+  { .kind = OPERAND_LABELS, .values = VALUES_CLASSES, .shape = {samples}, .count = classes }
+
+/* ---- Graphs of more than one op ------------------------------------------------------------------------------- */
+
+/* Operands x, gamma, beta, [residual]: statistics, then application. */
+static Status normalised(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  Node *stats = NULL;
+  VL_TRY(vl_graph_add(graph, "batch_norm_stats", NULL, operands, 1, &stats));
+  Tensor *inputs[] = {operands[0], stats->outputs[0], stats->outputs[1],
+                      operands[1], operands[2],       operands[3]};
+  return vl_apply(graph, "batch_norm_apply", &row->params, inputs, operands[3] ? 6 : 5, y);
+}
+
+/* Operands x, then what the gradients of conv need; the weight gradient in f32 whatever x is. */
+static Status weight_gradient_in_f32(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  OpParams params = row->params;
+  params.dtype = DTYPE_F32;
+  return vl_apply(graph, "conv_backward_weights", &params, operands, 2, y);
+}
+
+/* Operands w, dw, v; y is the updated w. */
+static Status updated(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  Node *node = NULL;
+  VL_TRY(vl_graph_add(graph, "sgd", &row->params, operands, 3, &node));
+  *y = node->outputs[0];
+  return vl_ok();
+}
+
+static Status first_output(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  int32_t count = 0;
+  while (operands[count])
+    count++;
+  Node *node = NULL;
+  VL_TRY(vl_graph_add(graph, row->op, &row->params, operands, count, &node));
+  *y = node->outputs[0];
+  return vl_ok();
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+const OpRow op_rows[] = {
+    {.op = "conv",
+     .what = "3x3",
+     .params = {.stride = {1, 1}, .padding = {1, 1}, .groups = 1},
+     .operands = {ACTIVATION(2, 16, 9, 11), WEIGHT(32, 16, 3, 3)}},
+    {.op = "conv",
+     .what = "1x1 long sum",
+     .params = {.stride = {1, 1}, .groups = 1},
+     .operands = {ACTIVATION(2, 96, 7, 5), WEIGHT(64, 96, 1, 1)}},
+    {.op = "conv",
+     .what = "1x1 stride 2",
+     .params = {.stride = {2, 2}, .groups = 1},
+     .operands = {ACTIVATION(2, 32, 9, 8), WEIGHT(16, 32, 1, 1)}},
+    {.op = "conv",
+     .what = "3x3 stride 2",
+     .params = {.stride = {2, 2}, .padding = {1, 1}, .groups = 1},
+     .operands = {ACTIVATION(2, 16, 10, 9), WEIGHT(16, 16, 3, 3)}},
+    {.op = "conv",
+     .what = "7x7 stride 2, 3 channels",
+     .params = {.stride = {2, 2}, .padding = {3, 3}, .groups = 1},
+     .operands = {ACTIVATION(2, 3, 21, 18), WEIGHT(64, 3, 7, 7)}},
+    {.op = "conv",
+     .what = "odd channels",
+     .params = {.stride = {1, 1}, .padding = {1, 1}, .groups = 1},
+     .operands = {ACTIVATION(3, 5, 7, 6), WEIGHT(7, 5, 3, 3)}},
+    {.op = "conv",
+     .what = "one sample, one place",
+     .params = {.stride = {1, 1}, .groups = 1},
+     .operands = {ACTIVATION(1, 16, 3, 3), WEIGHT(16, 16, 3, 3)}},
+    {.op = "conv",
+     .what = "kernel 1x5, unequal strides",
+     .params = {.stride = {1, 2}, .padding = {0, 2}, .groups = 1},
+     .operands = {ACTIVATION(2, 8, 5, 9), WEIGHT(8, 8, 1, 5)}},
+    {.op = "conv",
+     .what = "groups 4",
+     .params = {.stride = {1, 1}, .padding = {1, 1}, .groups = 4},
+     .operands = {ACTIVATION(2, 32, 8, 7), WEIGHT(64, 8, 3, 3)}},
+    {.op = "conv",
+     .what = "groups 4, stride 2, odd groups",
+     .params = {.stride = {2, 2}, .padding = {1, 1}, .groups = 4},
+     .operands = {ACTIVATION(2, 12, 9, 7), WEIGHT(20, 3, 3, 3)}},
+    {.op = "conv",
+     .what = "depthwise",
+     .params = {.stride = {1, 1}, .padding = {1, 1}, .groups = 32},
+     .operands = {ACTIVATION(2, 32, 9, 8), WEIGHT(32, 1, 3, 3)}},
+    {.op = "conv",
+     .what = "depthwise, stride 2, odd",
+     .params = {.stride = {2, 2}, .padding = {1, 1}, .groups = 13},
+     .operands = {ACTIVATION(1, 13, 7, 8), WEIGHT(13, 1, 3, 3)}},
+    {.op = "conv",
+     .what = "3-D",
+     .params = {.stride = {1, 1, 1}, .padding = {1, 1, 1}, .groups = 1},
+     .operands = {ACTIVATION(1, 16, 5, 6, 7), WEIGHT(16, 16, 3, 3, 3)}},
+    {.op = "conv",
+     .what = "3-D groups 4",
+     .params = {.stride = {2, 2, 2}, .padding = {1, 1, 1}, .groups = 4},
+     .operands = {ACTIVATION(2, 16, 6, 5, 4), WEIGHT(32, 4, 3, 3, 3)}},
+    {.op = "conv_backward_weights",
+     .what = "into f32",
+     .params = {.stride = {1, 1}, .padding = {1, 1}, .groups = 1, .shape = {32, 16, 3, 3}, .rank = 4},
+     .operands = {ACTIVATION(2, 16, 9, 11), ACTIVATION(2, 32, 9, 11)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
+    {.op = "batch_norm",
+     .what = "plain",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(3, 16, 5, 7), POSITIVE(16), F32(16)},
+     .build = normalised},
+    {.op = "batch_norm",
+     .what = "relu",
+     .params = {.epsilon = 1e-5, .relu = 1},
+     .operands = {ACTIVATION(2, 32, 6, 5), POSITIVE(32), F32(32)},
+     .build = normalised},
+    {.op = "batch_norm",
+     .what = "residual",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(2, 24, 4, 4), POSITIVE(24), F32(24), ACTIVATION(2, 24, 4, 4)},
+     .build = normalised},
+    {.op = "batch_norm",
+     .what = "residual and relu",
+     .params = {.epsilon = 1e-5, .relu = 1},
+     .operands = {ACTIVATION(2, 16, 7, 6), POSITIVE(16), F32(16), ACTIVATION(2, 16, 7, 6)},
+     .build = normalised},
+    {.op = "batch_norm",
+     .what = "odd channels, relu",
+     .params = {.epsilon = 1e-3, .relu = 1},
+     .operands = {ACTIVATION(3, 13, 3, 5), F32(13), F32(13)},
+     .build = normalised},
+    {.op = "batch_norm",
+     .what = "long sum",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(4, 8, 40, 37), POSITIVE(8), F32(8)},
+     .build = normalised},
+    {.op = "batch_norm",
+     .what = "without space",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(9, 10), POSITIVE(10), F32(10)},
+     .build = normalised},
+    {.op = "batch_norm",
+     .what = "3-D, relu",
+     .params = {.epsilon = 1e-5, .relu = 1},
+     .operands = {ACTIVATION(2, 16, 3, 4, 5), POSITIVE(16), F32(16)},
+     .build = normalised},
+    {.op = "batch_norm_apply",
+     .what = "running statistics",
+     .params = {.epsilon = 1e-5, .relu = 1},
+     .operands = {ACTIVATION(2, 20, 5, 3), STATE(20), STATE(20), STATE(20), STATE(20)},
+     .no_gradient = true},
+    {.op = "batch_norm_update",
+     .what = "37 values a channel",
+     .params = {.momentum = 0.1, .count = 37},
+     .operands = {STATE(19), STATE(19), STATE(19), STATE(19), {.kind = OPERAND_COUNTER, .shape = {1}}},
+     .no_gradient = true,
+     .build = first_output},
+    {.op = "relu", .what = "4-D", .operands = {ACTIVATION(2, 17, 5, 3)}},
+    {.op = "relu", .what = "2-D", .operands = {ACTIVATION(7, 33)}},
+    {.op = "gelu", .what = "4-D", .operands = {ACTIVATION(2, 19, 5, 3)}},
+    {.op = "gelu", .what = "2-D", .operands = {ACTIVATION(5, 31)}},
+    {.op = "add", .what = "4-D", .operands = {ACTIVATION(2, 18, 5, 3), ACTIVATION(2, 18, 5, 3)}},
+    {.op = "add", .what = "1-D", .operands = {ACTIVATION(1021), ACTIVATION(1021)}},
+    {.op = "mul", .what = "4-D", .operands = {ACTIVATION(2, 16, 5, 3), ACTIVATION(2, 16, 5, 3)}},
+    {.op = "mul", .what = "2-D", .operands = {ACTIVATION(3, 37), ACTIVATION(3, 37)}},
+    {.op = "scale",
+     .what = "by a third",
+     .params = {.alpha = 1.0 / 3.0},
+     .operands = {ACTIVATION(2, 16, 3, 5)}},
+    {.op = "scale", .what = "by a negative", .params = {.alpha = -2.5}, .operands = {ACTIVATION(41)}},
+    {.op = "dropout",
+     .what = "rate 0.5",
+     .params = {.rate = 0.5, .random_scope = "layer.dropout"},
+     .operands = {ACTIVATION(3, 16, 5, 7)}},
+    {.op = "dropout",
+     .what = "rate 0.1, odd",
+     .params = {.rate = 0.1, .random_scope = "head.dropout"},
+     .operands = {ACTIVATION(5, 13)}},
+    {.op = "max_pool",
+     .what = "3x3 stride 2, u8",
+     .params = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .dtype = DTYPE_U8},
+     .operands = {ACTIVATION(2, 16, 12, 11)},
+     .build = first_output},
+    {.op = "max_pool",
+     .what = "3x3 stride 2, i64",
+     .params = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .dtype = DTYPE_I64},
+     .operands = {ACTIVATION(2, 16, 12, 11)},
+     .build = first_output},
+    {.op = "max_pool",
+     .what = "2x2, odd channels",
+     .params = {.kernel = {2, 2}, .stride = {2, 2}, .dtype = DTYPE_U8},
+     .operands = {ACTIVATION(3, 5, 7, 9)},
+     .build = first_output},
+    {.op = "max_pool",
+     .what = "2x3, odd channels, i64",
+     .params = {.kernel = {2, 3}, .stride = {1, 2}, .padding = {0, 1}, .dtype = DTYPE_I64},
+     .operands = {ACTIVATION(1, 7, 6, 9)},
+     .build = first_output},
+    {.op = "avg_pool",
+     .what = "3x3 stride 2",
+     .params = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}},
+     .operands = {ACTIVATION(2, 16, 12, 11)}},
+    {.op = "avg_pool",
+     .what = "2x2, odd channels",
+     .params = {.kernel = {2, 2}, .stride = {2, 2}},
+     .operands = {ACTIVATION(3, 5, 7, 9)}},
+    {.op = "global_avg_pool", .what = "7x7", .operands = {ACTIVATION(3, 48, 7, 7)}},
+    {.op = "global_avg_pool", .what = "odd channels", .operands = {ACTIVATION(2, 11, 3, 5)}},
+    {.op = "linear", .what = "with bias", .operands = {ACTIVATION(5, 37), WEIGHT(19, 37), F32(19)}},
+    {.op = "linear", .what = "without bias", .operands = {ACTIVATION(4, 64), WEIGHT(32, 64)}},
+    {.op = "linear", .what = "long sum", .operands = {ACTIVATION(2, 2048), WEIGHT(10, 2048), F32(10)}},
+    {.op = "matmul",
+     .what = "a b",
+     .operands = {ACTIVATION(7, 19), ACTIVATION(19, 11)},
+     .dtype_of_run = true},
+    {.op = "matmul",
+     .what = "a' b",
+     .params = {.transpose_a = 1},
+     .operands = {ACTIVATION(19, 7), ACTIVATION(19, 11)},
+     .dtype_of_run = true},
+    {.op = "matmul",
+     .what = "a b'",
+     .params = {.transpose_b = 1},
+     .operands = {ACTIVATION(7, 19), ACTIVATION(11, 19)},
+     .dtype_of_run = true},
+    {.op = "matmul",
+     .what = "a' b'",
+     .params = {.transpose_a = 1, .transpose_b = 1},
+     .operands = {ACTIVATION(19, 7), ACTIVATION(11, 19)},
+     .dtype_of_run = true},
+    {.op = "matmul",
+     .what = "a' b into f32",
+     .params = {.transpose_a = 1, .dtype = DTYPE_F32},
+     .operands = {ACTIVATION(16, 7), ACTIVATION(16, 5)}},
+    {.op = "matmul",
+     .what = "batches",
+     .params = {.transpose_b = 1},
+     .operands = {ACTIVATION(2, 3, 5, 16), ACTIVATION(2, 3, 6, 16)},
+     .dtype_of_run = true},
+    {.op = "softmax_cross_entropy",
+     .what = "10 classes",
+     .operands = {F32(7, 10), LABELS(7, 10)},
+     .build = first_output},
+    {.op = "softmax_cross_entropy",
+     .what = "1000 classes",
+     .operands = {F32(3, 1000), LABELS(3, 1000)},
+     .build = first_output},
+    {.op = "correct_count",
+     .what = "13 classes",
+     .operands = {F32(9, 13), LABELS(9, 13)},
+     .no_gradient = true},
+    {.op = "sum",
+     .what = "rows",
+     .params = {.axes = {0}, .axis_count = 1},
+     .operands = {ACTIVATION(9, 23)},
+     .dtype_of_run = true},
+    {.op = "sum",
+     .what = "inner and outer axes",
+     .params = {.axes = {0, 2, 3}, .axis_count = 3},
+     .operands = {ACTIVATION(2, 17, 5, 7)},
+     .dtype_of_run = true},
+    {.op = "sum",
+     .what = "all, into f32",
+     .params = {.axes = {0, 1, 2}, .axis_count = 3, .dtype = DTYPE_F32},
+     .operands = {ACTIVATION(5, 7, 9)}},
+    {.op = "sum",
+     .what = "a middle axis",
+     .params = {.axes = {1}, .axis_count = 1},
+     .operands = {ACTIVATION(3, 6, 5)},
+     .dtype_of_run = true},
+    {.op = "broadcast",
+     .what = "a row",
+     .params = {.shape = {5, 17}, .rank = 2},
+     .operands = {ACTIVATION(17)}},
+    {.op = "broadcast",
+     .what = "columns and new axes",
+     .params = {.shape = {2, 3, 5, 7}, .rank = 4},
+     .operands = {ACTIVATION(3, 1, 7)}},
+    {.op = "reshape",
+     .what = "flatten",
+     .params = {.shape = {3, 60}, .rank = 2},
+     .operands = {ACTIVATION(3, 4, 5, 3)}},
+    {.op = "transpose", .what = "2-D", .params = {.axes = {1, 0}}, .operands = {ACTIVATION(7, 13)}},
+    {.op = "transpose",
+     .what = "heads",
+     .params = {.axes = {0, 2, 1, 3}},
+     .operands = {ACTIVATION(2, 5, 3, 4)}},
+    {.op = "slice",
+     .what = "a box",
+     .params = {.start = {0, 2, 1, 0}, .shape = {2, 5, 3, 4}, .rank = 4},
+     .operands = {ACTIVATION(2, 9, 5, 4)}},
+    {.op = "pad",
+     .what = "a box",
+     .params = {.start = {1, 0, 2}, .shape = {4, 5, 9}, .rank = 3},
+     .operands = {ACTIVATION(2, 5, 6)}},
+    {.op = "cast", .what = "to bf16", .params = {.dtype = DTYPE_BF16}, .operands = {ACTIVATION(2, 16, 5, 3)}},
+    {.op = "cast", .what = "to f32", .params = {.dtype = DTYPE_F32}, .operands = {ACTIVATION(3, 13, 3, 5)}},
+    {.op = "copy", .what = "4-D", .operands = {ACTIVATION(2, 21, 5, 3)}},
+    {.op = "fill",
+     .what = "a tenth",
+     .params = {.shape = {3, 5}, .rank = 2, .alpha = 0.1},
+     .dtype_of_run = true,
+     .no_gradient = true},
+    {.op = "sgd",
+     .what = "first steps",
+     .params = {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 1e-4},
+     .operands = {STATE(5, 7, 3), STATE(5, 7, 3), STATE(5, 7, 3)},
+     .build = updated,
+     .no_gradient = true,
+     .f32_only = true},
+};
+const int32_t op_row_count = sizeof op_rows / sizeof *op_rows;
+
+/* ---- From a row to a program ------------------------------------------------------------------------------------------ */
+
+static bool has_gradient(OperandKind kind) {
+  return kind == OPERAND_ACTIVATION || kind == OPERAND_WEIGHT || kind == OPERAND_F32;
+}
+
+static DType dtype_of(OperandKind kind, DType run) {
+  switch (kind) {
+  case OPERAND_F32:
+  case OPERAND_STATE: return DTYPE_F32;
+  case OPERAND_COUNTER: return DTYPE_I64;
+  case OPERAND_LABELS: return DTYPE_I32;
+  default: return run;
+  }
+}
+
+static Role role_of(const OpRow *row, OperandKind kind) {
+  if (kind == OPERAND_STATE || kind == OPERAND_COUNTER) return ROLE_STATISTIC;
+  return !row->no_gradient && has_gradient(kind) ? ROLE_PARAMETER : ROLE_INPUT;
+}
+
+static int32_t add_operands(const OpRow *row, DType dtype, Graph *graph, Tensor **tensors) {
+  int32_t count = 0;
+  for (; count < 6 && row->operands[count].kind != OPERAND_END; count++) {
+    const Operand *operand = &row->operands[count];
+    int32_t rank = 0;
+    while (rank < VL_MAX_DIMS && operand->shape[rank] > 0)
+      rank++;
+    char name[16];
+    snprintf(name, sizeof name, "operand%d", count);
+    tensors[count] = vl_graph_tensor(graph, name, role_of(row, operand->kind), dtype_of(operand->kind, dtype),
+                                     rank, operand->shape);
+  }
+  return count;
+}
+
+/* The loss: y times a random tensor, summed, so that every element of y has a gradient of its own. */
+static Status add_loss(Graph *graph, Tensor *y, Tensor **loss) {
+  *loss = y;
+  if (y->rank == 0) return vl_ok();
+  Tensor *weights = vl_graph_tensor(graph, "weights", ROLE_INPUT, y->dtype, y->rank, y->shape),
+         *product = NULL;
+  VL_TRY(vl_apply(graph, "mul", NULL, (Tensor *[]){y, weights}, 2, &product));
+  OpParams all = {.axis_count = y->rank, .dtype = DTYPE_F32};
+  for (int32_t i = 0; i < y->rank; i++)
+    all.axes[i] = i;
+  return vl_apply(graph, "sum", &all, &product, 1, loss);
+}
+
+static Status build_row(const OpRow *row, DType dtype, Program *program) {
+  Graph *graph = program->graph;
+  Tensor *operands[7] = {NULL}, *y = NULL;
+  vl_graph_set_scope(graph, "%s (%s)", row->op, row->what);
+  int32_t count = add_operands(row, dtype, graph, operands);
+  OpRow changed = *row;
+  if (row->dtype_of_run) changed.params.dtype = dtype;
+  if (row->build) {
+    VL_TRY(row->build(graph, &changed, operands, &y));
+  } else {
+    VL_TRY(vl_apply(graph, row->op, &changed.params, operands, count, &y));
+  }
+  if (row->no_gradient) return vl_ok();
+  VL_TRY(add_loss(graph, y, &program->loss));
+  program->training = true;
+  return vl_program_differentiate(program);
+}
+
+static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t seed) {
+  const double bound = sqrt(3.0);
+  for (int32_t i = 0; i < evaluation->graph->storage_count; i++) {
+    const Storage *storage = evaluation->graph->storages[i];
+    int32_t operand = -1;
+    sscanf(storage->name, "operand%d", &operand);
+    bool drawn = strncmp(storage->name, "operand", 7) == 0 && storage->role != ROLE_GRADIENT;
+    if (drawn && row->operands[operand].kind == OPERAND_COUNTER) {
+      evaluation->values[storage->id][0] = 41.0;
+    } else if (drawn && row->operands[operand].values == VALUES_CLASSES) {
+      evaluation_draw_whole(evaluation, storage, seed, row->operands[operand].count);
+    } else if (drawn && row->operands[operand].values == VALUES_POSITIVE) {
+      evaluation_draw(evaluation, storage, seed, 1.0, 0.75);
+    } else if (drawn || strcmp(storage->name, "weights") == 0) {
+      evaluation_draw(evaluation, storage, seed, 0.0, bound);
+    }
+  }
+}
+
+Status row_program_create(const OpRow *row, DType dtype, uint64_t seed, RowProgram *made) {
+  *made = (RowProgram){0};
+  vl_program_init(&made->program, vl_graph_create(row->op));
+  Status status = build_row(row, dtype, &made->program);
+  if (status.code != VL_OK) {
+    row_program_destroy(made);
+    return status;
+  }
+  made->evaluation = evaluation_create(made->program.graph);
+  made->evaluation->context = (LaunchContext){.seed = seed, .step = 2, .first_sample = 5};
+  draw_operands(row, made->evaluation, seed);
+  return vl_ok();
+}
+
+void row_program_destroy(RowProgram *made) {
+  evaluation_destroy(&made->evaluation);
+  vl_program_destroy(&made->program);
+}

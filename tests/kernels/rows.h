@@ -1,0 +1,56 @@
+/* The table of op tests: each row is a small graph around one op. */
+#ifndef VRAMLAB_TESTS_KERNELS_ROWS_H
+#define VRAMLAB_TESTS_KERNELS_ROWS_H
+
+#include "tests/kernels/compare.h"
+
+/* What an operand's values are. */
+typedef enum Values {
+  VALUES_SIGNED = 0, /* variance 1 around 0 */
+  VALUES_POSITIVE,   /* within [0.25, 1.75]: variances, scales */
+  VALUES_CLASSES     /* i32 in [0, count) */
+} Values;
+
+typedef enum OperandKind {
+  OPERAND_END = 0,
+  OPERAND_ACTIVATION, /* in the run's dtype; has a gradient */
+  OPERAND_WEIGHT,     /* likewise; laid out as the device likes */
+  OPERAND_F32,        /* f32 in every run; has a gradient */
+  OPERAND_STATE,      /* f32 in every run, without a gradient */
+  OPERAND_COUNTER,    /* i64, one element, from 0 */
+  OPERAND_LABELS      /* i32 */
+} OperandKind;
+
+typedef struct Operand {
+  OperandKind kind;
+  Values values;
+  int64_t shape[VL_MAX_DIMS]; /* ends at the first 0 */
+  int64_t count;              /* of classes */
+} Operand;
+
+typedef struct OpRow OpRow;
+struct OpRow {
+  const char *op;
+  const char *what; /* what this row adds: "groups 4", "odd sizes" */
+  OpParams params;
+  Operand operands[6];
+  bool dtype_of_run; /* params.dtype is the run's dtype */
+  bool no_gradient;  /* the op alone: nothing to differentiate */
+  bool f32_only;
+  /* Builds the graph up to y from the operands' tensors; NULL: the op on the operands. */
+  Status (*build)(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y);
+};
+
+extern const OpRow op_rows[];
+extern const int32_t op_row_count;
+
+/* A row made a program in `dtype`: y from its operands, weighted by a random tensor and summed to a scalar
+ * loss, differentiated; and the values of everything nobody computes. */
+typedef struct RowProgram {
+  Program program;
+  Evaluation *evaluation;
+} RowProgram;
+Status row_program_create(const OpRow *row, DType dtype, uint64_t seed, RowProgram *made) VL_CHECKED;
+void row_program_destroy(RowProgram *made);
+
+#endif

@@ -1,0 +1,114 @@
+/* The gradients that vl_program_differentiate builds, against finite differences in double precision on the
+ * reference device. The loss is L = sum(y * random), so that every path of the op's gradient is exercised.
+ *
+ * Along a direction d of unit size, (L(p + h d) - L(p - h d)) / 2h differs from <gradient, d> by h^2/6 |L'''|
+ * and by the rounding of L, 2^-53 |L| / h. With h = 2^-17 both are below 1e-9 for losses and third
+ * derivatives of order 1 to 100; the tolerance is 1e-7 of the gradient's size, five digits below what any
+ * slip would make. */
+#include "tests/kernels/rows.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const double step = 0x1p-17;
+static const double tolerance = 1e-7;
+enum { DIRECTIONS = 4, SEED = 11 };
+
+static double loss_of(RowProgram *made) {
+  Status status = evaluation_run(made->evaluation);
+  if (status.code != VL_OK) fail_msg("%s", status.message);
+  return *evaluation_of(made->evaluation, made->program.loss);
+}
+
+/* Loss at p + shift * direction; the parameter is put back. */
+static double loss_at(RowProgram *made, double *values, const double *direction, int64_t count,
+                      double shift) {
+  double *saved = vl_allocate((size_t)count * sizeof *saved);
+  memcpy(saved, values, (size_t)count * sizeof *saved);
+  for (int64_t i = 0; i < count; i++)
+    values[i] += shift * direction[i];
+  double loss = loss_of(made);
+  memcpy(values, saved, (size_t)count * sizeof *saved);
+  free(saved);
+  return loss;
+}
+
+/* Direction 0 is one element alone, the others are dense. */
+static void draw_direction(double *direction, int64_t count, int which) {
+  uint64_t key = vl_random_key(SEED, (uint64_t)which, "direction");
+  double norm = 0.0;
+  for (int64_t i = 0; i < count; i++) {
+    double unit = (double)vl_random_unit(vl_random_word(key, 0, (uint64_t)i));
+    direction[i] = which == 0 ? (i == count / 2 ? 1.0 : 0.0) : 2.0 * unit - 1.0;
+    norm += direction[i] * direction[i];
+  }
+  for (int64_t i = 0; i < count; i++)
+    direction[i] /= sqrt(norm);
+}
+
+static void check_parameter(RowProgram *made, const OpRow *row, const ParameterGradient *pair) {
+  int64_t count = vl_tensor_elements(pair->parameter);
+  double *values = evaluation_of(made->evaluation, pair->parameter);
+  double *gradient = vl_allocate((size_t)count * sizeof *gradient);
+  double *direction = vl_allocate((size_t)count * sizeof *direction);
+  loss_of(made);
+  memcpy(gradient, evaluation_of(made->evaluation, pair->gradient), (size_t)count * sizeof *gradient);
+  double size = 0.0;
+  for (int64_t i = 0; i < count; i++)
+    size += gradient[i] * gradient[i];
+  for (int which = 0; which < DIRECTIONS; which++) {
+    draw_direction(direction, count, which);
+    double exact = 0.0;
+    for (int64_t i = 0; i < count; i++)
+      exact += gradient[i] * direction[i];
+    double found =
+        (loss_at(made, values, direction, count, step) - loss_at(made, values, direction, count, -step)) /
+        (2.0 * step);
+    if (!(fabs(found - exact) <= tolerance * (1.0 + sqrt(size)))) {
+      fail_msg("%s (%s), %s, direction %d: gradient gives %.12g, differences %.12g", row->op, row->what,
+               pair->parameter->name, which, exact, found);
+    }
+  }
+  free(gradient);
+  free(direction);
+}
+
+static void gradient_matches_differences(void **state) {
+  const char *op = *state;
+  int32_t checked = 0;
+  for (int32_t i = 0; i < op_row_count; i++) {
+    const OpRow *row = &op_rows[i];
+    if (strcmp(row->op, op) != 0 || row->no_gradient) continue;
+    RowProgram made;
+    Status status = row_program_create(row, DTYPE_F32, SEED, &made);
+    if (status.code != VL_OK) fail_msg("%s (%s): %s", row->op, row->what, status.message);
+    for (int32_t g = 0; g < made.program.gradient_count; g++) {
+      check_parameter(&made, row, &made.program.gradients[g]);
+      checked++;
+    }
+    row_program_destroy(&made);
+  }
+  assert_true(checked > 0);
+}
+
+enum { MAX_TESTS = 64 };
+
+int main(void) {
+  static struct CMUnitTest units[MAX_TESTS];
+  static char names[MAX_TESTS][64];
+  size_t count = 0;
+  for (int32_t i = 0; i < op_row_count && count < MAX_TESTS; i++) {
+    if (op_rows[i].no_gradient || (count > 0 && strcmp(op_rows[i].op, units[count - 1].initial_state) == 0))
+      continue;
+    snprintf(names[count], sizeof names[count], "%s_gradient_matches_differences", op_rows[i].op);
+    units[count] = (struct CMUnitTest){names[count], gradient_matches_differences, NULL, NULL,
+                                       (void *)(uintptr_t)op_rows[i].op};
+    count++;
+  }
+  return _cmocka_run_group_tests("gradients", units, count, NULL, NULL);
+}

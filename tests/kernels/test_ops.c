@@ -1,0 +1,95 @@
+/* Every op of graph/ops/README.md and its gradients on one device, against the reference in double precision,
+ * in f32 and bf16, in every layout the device accepts, in place where allowed. README.md says within what.
+ * usage: test_ops DEVICE; exits with 77 when the machine does not offer it. */
+#include "tests/kernels/rows.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A test for one op: all its rows, in one dtype. */
+typedef struct OpTest {
+  const char *op;
+  DType dtype;
+  Subject *subject;
+} OpTest;
+
+static void op_matches_reference(void **state) {
+  const OpTest *test = *state;
+  CompareTotals totals = {0};
+  for (int32_t i = 0; i < op_row_count; i++) {
+    const OpRow *row = &op_rows[i];
+    if (strcmp(row->op, test->op) != 0 || (row->f32_only && test->dtype != DTYPE_F32)) continue;
+    RowProgram made;
+    Status status = row_program_create(row, test->dtype, 7, &made);
+    if (status.code != VL_OK) fail_msg("%s (%s): %s", row->op, row->what, status.message);
+    status = compare_graph(test->subject, made.evaluation, &totals);
+    row_program_destroy(&made);
+    if (status.code != VL_OK) fail_msg("%s: %s", vl_dtype_name(test->dtype), status.message);
+  }
+  print_message("  %s %s: %lld nodes, %lld runs, at worst %.2f of the bound (%s)\n", test->op,
+                vl_dtype_name(test->dtype), (long long)totals.nodes, (long long)totals.runs, totals.worst,
+                totals.worst_at);
+  assert_int_equal(totals.unsupported, 0);
+}
+
+/* The device offers more than one layout for activations, or the tests above said little. Only told, not
+ * asserted: a device may have one. */
+static void layouts_are_told(void **state) {
+  const OpTest *test = *state;
+  for (int32_t i = 0; i < test->subject->layout_count; i++) {
+    print_message(
+        "  rank %d: %s\n", test->subject->ranks[i],
+        test->subject->device->interface->layout_name(test->subject->device, test->subject->layouts[i]));
+  }
+}
+
+enum { MAX_TESTS = 128 };
+
+/* The rows' ops, each once, in both dtypes. */
+static int32_t list_tests(Subject *subject, OpTest *tests, struct CMUnitTest *units) {
+  static char names[MAX_TESTS][64];
+  int32_t count = 0;
+  tests[count] = (OpTest){.subject = subject};
+  units[count] = (struct CMUnitTest){"layouts_are_told", layouts_are_told, NULL, NULL, &tests[count]};
+  count++;
+  for (int32_t i = 0; i < op_row_count; i++) {
+    if (i > 0 && strcmp(op_rows[i].op, op_rows[i - 1].op) == 0) continue;
+    for (int d = 0; d < 2 && count < MAX_TESTS; d++) {
+      DType dtype = d ? DTYPE_BF16 : DTYPE_F32;
+      if (op_rows[i].f32_only && dtype != DTYPE_F32) continue;
+      tests[count] = (OpTest){op_rows[i].op, dtype, subject};
+      snprintf(names[count], sizeof names[count], "%s_%s_matches_reference", op_rows[i].op,
+               vl_dtype_name(dtype));
+      units[count] = (struct CMUnitTest){names[count], op_matches_reference, NULL, NULL, &tests[count]};
+      count++;
+    }
+  }
+  return count;
+}
+
+int main(int argc, char **argv) {
+  const char *name = argc > 1 ? argv[1] : "cpu";
+  Device *device = NULL;
+  DeviceOptions options = {0};
+  Status status = vl_device_open(name, &options, &device);
+  if (status.code != VL_OK) {
+    fprintf(stderr, "%s\n", status.message);
+    return status.code == VL_ENVIRONMENT ? 77 : 1;
+  }
+  Subject subject;
+  status = subject_create(device, &subject);
+  if (status.code != VL_OK) {
+    fprintf(stderr, "%s\n", status.message);
+    return 1;
+  }
+  static OpTest tests[MAX_TESTS];
+  static struct CMUnitTest units[MAX_TESTS];
+  int32_t count = list_tests(&subject, tests, units);
+  int failed = _cmocka_run_group_tests(name, units, (size_t)count, NULL, NULL);
+  vl_device_close(&device);
+  return failed ? 1 : 0;
+}
