@@ -1,0 +1,114 @@
+#include "every_op.h"
+
+static Tensor *input(Graph *graph, const char *name, DType dtype, int32_t rank, const int64_t *shape) {
+  return vl_graph_tensor(graph, name, ROLE_INPUT, dtype, rank, shape);
+}
+
+static Tensor *parameter(Graph *graph, const char *name, int32_t rank, const int64_t *shape) {
+  Init init = {.kind = INIT_UNIFORM, .value = 0.1}; /* 0.1 is no binary fraction: all its digits matter */
+  return vl_graph_parameter(graph, name, ROLE_PARAMETER, DTYPE_F32, rank, shape, init);
+}
+
+static Status unary(Graph *graph, const char *op, const OpParams *params, Tensor **x) {
+  vl_graph_set_scope(graph, "unary.%s", op);
+  return vl_apply(graph, op, params, x, 1, x);
+}
+
+/* conv, batch norm and relu in separate nodes, then max pooling: (2, 3, 8, 8) to (2, 4, 4, 4). */
+static Status build_stem(Graph *graph, Tensor **x) {
+  vl_graph_set_scope(graph, "stem.conv");
+  Tensor *w = parameter(graph, "stem.conv.weight", 4, (int64_t[]){4, 3, 3, 3});
+  VL_TRY(vl_conv(graph, *x, w, 1, 1, 1, x));
+  vl_graph_set_scope(graph, "stem.bn");
+  VL_TRY(vl_batch_norm(graph, *x, true, 1e-5, 0.1, x));
+  VL_TRY(unary(graph, "relu", NULL, x));
+  graph->nodes[graph->node_count - 1]->inplace_hint = true;
+  vl_graph_set_scope(graph, "stem.pool");
+  OpParams pool = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .dtype = DTYPE_U8};
+  Node *node;
+  VL_TRY(vl_graph_add(graph, "max_pool", &pool, x, 1, &node));
+  *x = node->outputs[0];
+  return vl_ok();
+}
+
+/* A grouped conv and a batch norm that ends in residual addition and ReLU. */
+static Status build_block(Graph *graph, Tensor **x) {
+  graph->block = graph->block_count = 1;
+  Tensor *residual = *x;
+  vl_graph_set_scope(graph, "block.conv");
+  Tensor *w = parameter(graph, "block.conv.weight", 4, (int64_t[]){4, 2, 3, 3});
+  VL_TRY(vl_conv(graph, *x, w, 1, 1, 2, x));
+  vl_graph_set_scope(graph, "block.bn");
+  Node *stats;
+  VL_TRY(vl_graph_add(graph, "batch_norm_stats", NULL, x, 1, &stats));
+  Tensor *gamma = parameter(graph, "block.bn.weight", 1, (int64_t[]){4});
+  Tensor *beta = parameter(graph, "block.bn.bias", 1, (int64_t[]){4});
+  OpParams params = {.epsilon = 1e-5, .relu = 1};
+  VL_TRY(vl_apply(graph, "batch_norm_apply", &params,
+                  (Tensor *[]){*x, stats->outputs[0], stats->outputs[1], gamma, beta, residual}, 6, x));
+  graph->block = 0;
+  return vl_ok();
+}
+
+static Status build_elementwise(Graph *graph, Tensor **x) {
+  VL_TRY(unary(graph, "gelu", NULL, x));
+  VL_TRY(unary(graph, "scale", &(OpParams){.alpha = 1.0 / 3.0}, x));
+  VL_TRY(unary(graph, "dropout", &(OpParams){.rate = 0.1, .random_scope = "block.dropout"}, x));
+  VL_TRY(unary(graph, "copy", NULL, x));
+  vl_graph_set_scope(graph, "twice");
+  VL_TRY(vl_apply(graph, "mul", NULL, (Tensor *[]){*x, *x}, 2, x));
+  VL_TRY(vl_apply(graph, "add", NULL, (Tensor *[]){*x, *x}, 2, x));
+  OpParams pool = {.kernel = {3, 3}, .stride = {1, 1}, .padding = {1, 1}};
+  VL_TRY(unary(graph, "avg_pool", &pool, x));
+  return unary(graph, "global_avg_pool", NULL, x);
+}
+
+/* (2, 4) there and back through every op that moves values. */
+static Status build_moves(Graph *graph, Tensor **x) {
+  VL_TRY(unary(graph, "cast", &(OpParams){.dtype = DTYPE_BF16}, x));
+  VL_TRY(unary(graph, "cast", &(OpParams){.dtype = DTYPE_F32}, x));
+  VL_TRY(unary(graph, "slice", &(OpParams){.start = {0, 1}, .shape = {2, 2}, .rank = 2}, x));
+  VL_TRY(unary(graph, "pad", &(OpParams){.start = {0, 1}, .shape = {2, 4}, .rank = 2}, x));
+  VL_TRY(unary(graph, "reshape", &(OpParams){.shape = {2, 1, 4}, .rank = 3}, x));
+  VL_TRY(unary(graph, "broadcast", &(OpParams){.shape = {2, 3, 4}, .rank = 3}, x));
+  Tensor *other = *x;
+  VL_TRY(unary(graph, "transpose", &(OpParams){.axes = {0, 2, 1}}, &other));
+  vl_graph_set_scope(graph, "product");
+  OpParams product = {.transpose_a = 1, .transpose_b = 1, .dtype = DTYPE_F32};
+  VL_TRY(vl_apply(graph, "matmul", &product, (Tensor *[]){*x, other}, 2, x));
+  return unary(graph, "sum", &(OpParams){.axes = {2}, .axis_count = 1, .dtype = DTYPE_F32}, x);
+}
+
+static Status build_head(Graph *graph, Tensor *x, Program *program) {
+  vl_graph_set_scope(graph, "head");
+  Tensor *w = parameter(graph, "head.weight", 2, (int64_t[]){5, 4});
+  Tensor *b = parameter(graph, "head.bias", 1, (int64_t[]){5});
+  VL_TRY(vl_apply(graph, "linear", NULL, (Tensor *[]){x, w, b}, 3, &program->logits));
+  Tensor *labels = input(graph, "labels", DTYPE_I32, 1, (int64_t[]){2});
+  Tensor *inputs[] = {program->logits, labels}, *count;
+  VL_TRY(vl_apply(graph, "correct_count", NULL, inputs, 2, &count));
+  Node *loss;
+  VL_TRY(vl_graph_add(graph, "softmax_cross_entropy", NULL, inputs, 2, &loss));
+  program->loss = loss->outputs[0];
+  return vl_ok();
+}
+
+static Status build(Program *program) {
+  Graph *graph = program->graph;
+  Tensor *x = input(graph, "images", DTYPE_F32, 4, (int64_t[]){2, 3, 8, 8});
+  VL_TRY(build_stem(graph, &x));
+  VL_TRY(build_block(graph, &x));
+  VL_TRY(build_elementwise(graph, &x));
+  VL_TRY(build_moves(graph, &x));
+  VL_TRY(build_head(graph, x, program));
+  VL_TRY(vl_program_differentiate(program));
+  return vl_program_add_updates(program);
+}
+
+Status build_every_op(Program *program) {
+  vl_program_init(program, vl_graph_create("every op"));
+  program->training = true;
+  Status status = build(program);
+  if (status.code != VL_OK) vl_program_destroy(program);
+  return status;
+}
