@@ -133,13 +133,42 @@ static Status choose_backward_data(CpuDevice *device, const Node *node, LayoutId
 
 static Status choose_backward_weights(CpuDevice *device, const Node *node, LayoutId *inputs,
                                       LayoutId *outputs) {
-  LayoutId x = inputs[0], dy = inputs[1], dw = outputs[0];
+  LayoutId x = inputs[0], dy = inputs[1], dw = outputs[0], family = wish(device, dy);
   LayoutId candidates[][OPERANDS] = {{x, dw, dy},
                                      {x, LAYOUT_ANY, dy},
-                                     {LAYOUT_ANY, LAYOUT_ANY, wish(device, dy)},
+                                     {family, dw, family},
+                                     {family, LAYOUT_ANY, family},
                                      {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY}};
-  return choose(device, node, &backward_weights_kind, backward_weights_sources, candidates, 4, inputs,
+  return choose(device, node, &backward_weights_kind, backward_weights_sources, candidates, 5, inputs,
                 outputs);
+}
+
+Status cpu_conv_gradient_layout(CpuDevice *device, const Node *node, LayoutId *layout) {
+  const Tensor *weights = node->inputs[0];
+  PrimitiveSpec spec;
+  Primitive *primitive;
+  memset(&spec, 0, sizeof spec);
+  spec.kind = &backward_weights_kind;
+  spec.operand_count = OPERANDS;
+  cpu_operand_set(&spec.operands[WEIGHTS], weights, LAYOUT_ANY, 1);
+  PrimitiveOperand *data = &spec.operands[DATA], *result = &spec.operands[RESULT];
+  /* Any size will do: a square no smaller than the window, kept by padding. */
+  data->rank = result->rank = weights->rank;
+  data->groups = result->groups = 1;
+  data->dtype = result->dtype = (int32_t)node->outputs[0]->dtype;
+  data->layout = weights->shape[1] < 4 ? LAYOUT_PLAIN : LAYOUT_ANY; /* images */
+  data->shape[0] = result->shape[0] = 1;
+  data->shape[1] = weights->shape[1];
+  result->shape[1] = weights->shape[0];
+  for (int32_t i = 2; i < weights->rank; ++i) {
+    data->shape[i] = 32 + weights->shape[i];
+    result->shape[i] = data->shape[i] + 1 - weights->shape[i] + weights->shape[i] / 2 * 2;
+    spec.stride[i - 2] = 1;
+    spec.padding[i - 2] = weights->shape[i] / 2;
+  }
+  Status status = cpu_primitive_find(device, &spec, node, &primitive);
+  *layout = status.code == VL_OK && !primitive->is_reference ? primitive->layouts[WEIGHTS] : LAYOUT_PLAIN;
+  return status.code == VL_UNSUPPORTED ? vl_ok() : status;
 }
 
 static Status prepare(CpuDevice *device, Kernel *kernel, const PrimitiveKind *kind, const int32_t *sources) {

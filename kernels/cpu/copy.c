@@ -48,11 +48,16 @@ static Status choose_copy(CpuDevice *device, const Node *node, LayoutId *inputs,
   return vl_ok();
 }
 
+/* A parameter takes the layout its gradient will come in, and its low-precision twin is left to the first
+ * reader; activations stay as they are. */
 static Status choose_cast(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
-  (void)device;
-  (void)node;
-  if (inputs[0] == LAYOUT_ANY) inputs[0] = LAYOUT_PLAIN;
-  if (outputs[0] == LAYOUT_ANY) outputs[0] = inputs[0];
+  const Tensor *x = node->inputs[0];
+  bool weights = x->storage->role == ROLE_PARAMETER && x->rank >= 3;
+  if (inputs[0] == LAYOUT_ANY) {
+    inputs[0] = LAYOUT_PLAIN;
+    if (weights) VL_TRY(cpu_conv_gradient_layout(device, node, &inputs[0]));
+  }
+  if (outputs[0] == LAYOUT_ANY && !weights) outputs[0] = inputs[0];
   return vl_ok();
 }
 

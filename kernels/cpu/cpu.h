@@ -180,6 +180,10 @@ Status cpu_primitive_compile(Primitive *primitive, const Node *node) VL_CHECKED;
 /* The spec of a conversion between layouts and element types; in copy.c. */
 void cpu_reorder_spec(CpuDevice *device, const Tensor *from, LayoutId from_layout, const Tensor *to,
                       LayoutId to_layout, PrimitiveSpec *spec);
+/* The layout in which the gradient of a convolution's weights comes when they take part in another type than
+ * their own: what a `cast` node of a parameter gives the parameter. Plain where no convolution does; groups
+ * are not known to a cast and count as one. In conv.c. */
+Status cpu_conv_gradient_layout(CpuDevice *device, const Node *node, LayoutId *layout) VL_CHECKED;
 /* Fills an operand from a tensor. */
 void cpu_operand_set(PrimitiveOperand *operand, const Tensor *tensor, LayoutId layout, int64_t groups);
 

@@ -203,7 +203,7 @@ Status cpu_layout_descriptor(CpuDevice *device, LayoutId layout, DType dtype, in
   if (count == 0) count = 1; /* a scalar is one element */
   const Layout *entry = find(device, layout);
   if (entry && (entry->rank != count || entry->groups != groups))
-    return vl_error(VL_INTERNAL, "cpu: layout %s is of rank %d with %lld groups, asked for %d with %lld",
+    return vl_error(VL_UNSUPPORTED, "cpu: layout %s is of rank %d with %lld groups, asked for %d with %lld",
                     entry->name, entry->rank, (long long)entry->groups, count, (long long)groups);
   if (!entry && layout != LAYOUT_PLAIN && layout != LAYOUT_ANY)
     return vl_error(VL_INTERNAL, "cpu: there is no layout %d", layout);
