@@ -7,7 +7,8 @@
 #   vramlab_module(<name> SOURCES ... [DEPENDS <folder>...] [LINK <target>...])
 #     bin/vramlab_<name>.so beside the program, loaded on first use; exports vl_module_device_open alone
 #   vramlab_test(<name> SOURCES ... [LIBRARIES <folder>...] [LINK <target>...] LABELS ... [TIMEOUT <s>])
-#     a cmocka program run by CTest
+#     a cmocka program, target test_<name>, run by CTest; a name that another folder's test has taken gets its
+#     own folder's name in front
 #   vramlab_command_test(<name> COMMAND <command>... LABELS ... [TIMEOUT <s>])
 #     any command run by CTest
 #
@@ -119,6 +120,10 @@ endfunction()
 
 function(vramlab_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;LINK;LABELS")
+  if(TARGET test_${name})
+    cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+    string(PREPEND name "${folder}_")
+  endif()
   set(target test_${name})
   add_executable(${target} ${arg_SOURCES})
   vramlab_link(${target} PRIVATE "${arg_LIBRARIES}" "${arg_LINK}")
