@@ -157,6 +157,7 @@ Status cpu_conv_gradient_layout(CpuDevice *device, const Node *node, LayoutId *l
   data->groups = result->groups = 1;
   data->dtype = result->dtype = (int32_t)node->outputs[0]->dtype;
   data->layout = weights->shape[1] < 4 ? LAYOUT_PLAIN : LAYOUT_ANY; /* images */
+  result->layout = LAYOUT_ANY;
   data->shape[0] = result->shape[0] = 1;
   data->shape[1] = weights->shape[1];
   result->shape[1] = weights->shape[0];
