@@ -287,14 +287,35 @@ static bool same_variant(const Node *node, const Variant *a, const Variant *b) {
   return same;
 }
 
-/* Resolves layouts the way the engine does and keeps the result if it is new. */
-static Status add_variant(const Subject *subject, const Node *node, Variant variant, Variants *variants) {
-  VL_TRY(subject->device->interface->choose_layouts(subject->device, node, variant.inputs, variant.outputs));
+/* Keeps a variant if it is new. */
+static Status keep_variant(const Node *node, const Variant *variant, Variants *variants) {
   for (int32_t i = 0; i < variants->count; i++) {
-    if (same_variant(node, &variants->list[i], &variant)) return vl_ok();
+    if (same_variant(node, &variants->list[i], variant)) return vl_ok();
   }
   if (variants->count == MAX_VARIANTS) return vl_error(VL_INTERNAL, "more than %d variants", MAX_VARIANTS);
-  variants->list[variants->count++] = variant;
+  variants->list[variants->count++] = *variant;
+  return vl_ok();
+}
+
+/* Resolves layouts the way the engine does. An output the device leaves open (a cast may) is what its first
+ * reader wants: it is tried in every layout of its rank. */
+static Status add_variant(const Subject *subject, const Node *node, Variant variant, Variants *variants) {
+  VL_TRY(subject->device->interface->choose_layouts(subject->device, node, variant.inputs, variant.outputs));
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (variant.inputs[i] == LAYOUT_ANY) variant.inputs[i] = LAYOUT_PLAIN;
+  }
+  int32_t open = -1;
+  for (int32_t k = 0; k < node->output_count; k++) {
+    if (variant.outputs[k] != LAYOUT_ANY || !node->outputs[k]) continue;
+    variant.outputs[k] = LAYOUT_PLAIN;
+    open = k;
+  }
+  VL_TRY(keep_variant(node, &variant, variants));
+  for (int32_t l = 0; open >= 0 && l < subject->layout_count; l++) {
+    if (subject->ranks[l] != node->outputs[open]->rank) continue;
+    variant.outputs[open] = subject->layouts[l];
+    VL_TRY(keep_variant(node, &variant, variants));
+  }
   return vl_ok();
 }
 
@@ -329,6 +350,20 @@ static Status find_variants(const Subject *subject, const Node *node, Variants *
         any = true;
       }
       if (any) VL_TRY(add_variant(subject, node, variant, variants));
+    }
+  }
+  return vl_ok();
+}
+
+/* A copy is asked for by the layout of its output. */
+static Status find_copies(const Subject *subject, const Node *node, Variants *variants) {
+  for (int32_t from = -1; from < subject->layout_count; from++) {
+    for (int32_t to = -1; to < subject->layout_count; to++) {
+      int32_t rank = node->inputs[0]->rank;
+      if ((from >= 0 && subject->ranks[from] != rank) || (to >= 0 && subject->ranks[to] != rank)) continue;
+      Variant variant = uniform_variant(from < 0 ? LAYOUT_PLAIN : subject->layouts[from],
+                                        to < 0 ? LAYOUT_PLAIN : subject->layouts[to]);
+      VL_TRY(add_variant(subject, node, variant, variants));
     }
   }
   return vl_ok();
@@ -406,6 +441,8 @@ static Status run_trial(const Trial *trial, CompareTotals *totals) {
   Variants variants = {.count = 0};
   VL_TRY(vl_reference_compute(trial->node, trial->inputs, trial->expected, trial->context));
   VL_TRY(bound_outputs(trial->node, trial->inputs, trial->expected, trial->bounds, trial->context));
+  bool copies = strcmp(trial->node->op->name, "copy") == 0 || strcmp(trial->node->op->name, "cast") == 0;
+  if (copies) VL_TRY(find_copies(trial->subject, trial->node, &variants));
   VL_TRY(find_variants(trial->subject, trial->node, &variants));
   add_inplace(trial->node, &variants);
   for (int32_t v = 0; v < variants.count; v++) {
