@@ -36,12 +36,14 @@ static Status unknown_argument(const Case *of, const char *setting) {
     size_t used = strlen(known);
     snprintf(known + used, sizeof known - used, "%s%s", i > 1 ? ", " : "", of->arguments[i].name);
   }
-  return vl_error(VL_INVALID, "%s takes no setting '%s' (takes NAME=VALUE for: %s)", of->name, setting, known);
+  return vl_error(VL_INVALID, "%s takes no setting '%s' (takes NAME=VALUE for: %s)", of->name, setting,
+                  known);
 }
 
-Status vl_case_arguments(const Case *of, int64_t micro_batch, const char *const *settings, int32_t setting_count,
-                         int64_t *values) {
-  for (int32_t i = 0; i < of->argument_count; i++) values[i] = of->arguments[i].default_value;
+Status vl_case_arguments(const Case *of, int64_t micro_batch, const char *const *settings,
+                         int32_t setting_count, int64_t *values) {
+  for (int32_t i = 0; i < of->argument_count; i++)
+    values[i] = of->arguments[i].default_value;
   if (micro_batch < of->arguments[0].low || micro_batch > of->arguments[0].high) {
     return vl_error(VL_INVALID, "batch is %lld; %s accepts %lld to %lld", (long long)micro_batch, of->name,
                     (long long)of->arguments[0].low, (long long)of->arguments[0].high);
@@ -52,7 +54,8 @@ Status vl_case_arguments(const Case *of, int64_t micro_batch, const char *const 
     int32_t found = -1;
     for (int32_t i = 1; equals && i < of->argument_count; i++) {
       size_t length = strlen(of->arguments[i].name);
-      if ((size_t)(equals - settings[k]) == length && strncmp(settings[k], of->arguments[i].name, length) == 0) {
+      if ((size_t)(equals - settings[k]) == length &&
+          strncmp(settings[k], of->arguments[i].name, length) == 0) {
         found = i;
       }
     }

@@ -14,9 +14,9 @@ typedef struct CaseArgument {
 } CaseArgument;
 
 typedef struct Case {
-  const char *name;        /* "resnet50" */
-  const char *also_called; /* comma-separated synonyms */
-  const char *help;        /* one line */
+  const char *name;              /* "resnet50" */
+  const char *also_called;       /* comma-separated synonyms */
+  const char *help;              /* one line */
   const CaseArgument *arguments; /* argument 0 is always micro_batch */
   int32_t argument_count;
   /* Builds the forward graph into program (graph, loss, logits, training, optimizer defaults).

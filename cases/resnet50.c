@@ -1,6 +1,6 @@
 /* ResNet-50 v1.5 (He et al., arXiv:1512.03385; stride in the 3x3 convolution, as torchvision builds it), with
- * torchvision's parameter names. The smooth twin (GELU, average pool, last norm of a block scaled by 0.25) is for
- * tests: its fp32 gradients are reproducible, which those of a deep ReLU net are not. */
+ * torchvision's parameter names. The smooth twin (GELU, average pool, last norm of a block scaled by 0.25) is
+ * for tests: its fp32 gradients are reproducible, which those of a deep ReLU net are not. */
 #include "cases/cases.h"
 #include <math.h>
 #include <string.h>
@@ -19,14 +19,14 @@ typedef struct Builder {
   bool training, smooth;
 } Builder;
 
-static Status convolution(Builder *builder, const char *scope, Tensor *x, int64_t out, int64_t kernel, int64_t stride,
-                          Tensor **y) {
+static Status convolution(Builder *builder, const char *scope, Tensor *x, int64_t out, int64_t kernel,
+                          int64_t stride, Tensor **y) {
   Graph *graph = builder->graph;
   vl_graph_set_scope(graph, "%s", scope);
   double fan_out = (double)(out * kernel * kernel);
-  Tensor *weight = vl_graph_parameter(graph, vl_arena_format(graph->arena, "%s.weight", scope), ROLE_PARAMETER,
-                                      DTYPE_F32, 4, (int64_t[]){out, x->shape[1], kernel, kernel},
-                                      (Init){INIT_UNIFORM, sqrt(3.0) * sqrt(2.0 / fan_out)});
+  Tensor *weight = vl_graph_parameter(
+      graph, vl_arena_format(graph->arena, "%s.weight", scope), ROLE_PARAMETER, DTYPE_F32, 4,
+      (int64_t[]){out, x->shape[1], kernel, kernel}, (Init){INIT_UNIFORM, sqrt(3.0) * sqrt(2.0 / fan_out)});
   return vl_conv(graph, x, weight, stride, kernel / 2, 1, y);
 }
 
@@ -58,9 +58,10 @@ static Status bottleneck(Builder *builder, const char *scope, Tensor *x, int64_t
   Graph *graph = builder->graph;
   graph->block = ++graph->block_count;
   const char *names[8];
-  static const char *const parts[8] = {"conv1",        "bn1", "relu1", "conv2", "bn2", "conv3", "bn3",
-                                       "downsample.0"};
-  for (int32_t i = 0; i < 8; i++) names[i] = vl_arena_format(graph->arena, "%s.%s", scope, parts[i]);
+  static const char *const parts[8] = {"conv1", "bn1",   "relu1", "conv2",
+                                       "bn2",   "conv3", "bn3",   "downsample.0"};
+  for (int32_t i = 0; i < 8; i++)
+    names[i] = vl_arena_format(graph->arena, "%s.%s", scope, parts[i]);
   const char *norm_down = vl_arena_format(graph->arena, "%s.downsample.1", scope);
   Tensor *y = x, *identity = x;
   VL_TRY(convolution(builder, names[0], y, width, 1, 1, &y));

@@ -13,14 +13,14 @@ typedef struct Kernel Kernel; /* owned by the device that prepared it */
 /* What changes from launch to launch. */
 typedef struct LaunchContext {
   uint64_t seed;
-  uint64_t step;          /* 0 for the first */
-  int64_t first_sample;   /* global index of this micro-batch's first sample */
-  double learning_rate;   /* overrides the sgd node's own when positive */
+  uint64_t step;        /* 0 for the first */
+  int64_t first_sample; /* global index of this micro-batch's first sample */
+  double learning_rate; /* overrides the sgd node's own when positive */
 } LaunchContext;
 
 /* Names of everything that decides a kernel's numbers and speed. */
 typedef struct DeviceDescription {
-  char name[64];     /* "cpu", "plan:cpu", "plan:V100-32GB", "cuda" */
+  char name[64];      /* "cpu", "plan:cpu", "plan:V100-32GB", "cuda" */
   char hardware[128]; /* CPU or GPU model */
   char isa[64];       /* what the library dispatches to */
   char library[64];   /* "oneDNN 3.2.0" */
@@ -77,8 +77,8 @@ struct Device {
 };
 
 typedef struct DeviceOptions {
-  int32_t threads;        /* 0: all */
-  const char *profile;    /* plan only: a profile's name, or NULL: the machine's cpu */
+  int32_t threads;               /* 0: all */
+  const char *profile;           /* plan only: a profile's name, or NULL: the machine's cpu */
   const char *profile_directory; /* NULL: the installed ones */
 } DeviceOptions;
 
@@ -95,8 +95,8 @@ typedef Status (*DeviceOpenFunction)(const DeviceOptions *options, Device **devi
 
 /* Wraps the describe half of `inner` (taken over) and replaces the execute half: memory is numbers, a
  * launch does nothing. `capacity_bytes` is what the imagined machine has; 0: no limit. */
-Status vl_plan_device_create(Device *inner, const char *name, int64_t capacity_bytes, Device **device)
-    VL_CHECKED;
+Status vl_plan_device_create(Device *inner, const char *name, int64_t capacity_bytes,
+                             Device **device) VL_CHECKED;
 
 /* ---- Profiles --------------------------------------------------------------------------------------------- */
 
@@ -114,8 +114,8 @@ typedef struct DeviceProfile {
 /* VL_INVALID names file, line and accepted keys. */
 Status vl_profile_load(const char *directory, const char *name, DeviceProfile *profile) VL_CHECKED;
 /* Calls visit for each profile found, by name. */
-Status vl_profile_each(const char *directory, void (*visit)(const DeviceProfile *, void *), void *context)
-    VL_CHECKED;
+Status vl_profile_each(const char *directory, void (*visit)(const DeviceProfile *, void *),
+                       void *context) VL_CHECKED;
 /* A describe-only device for a profile: plain layouts, the profile's workspace (upper end). */
 Status vl_profile_device_create(const DeviceProfile *profile, Device **device) VL_CHECKED;
 

@@ -61,8 +61,10 @@ static void result_init(CellResult *result) {
                         &result->oom_largest_free_bytes,
                         &result->saved_activation_bytes,
                         &result->events_per_step};
-  for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) *unknown[i] = -1;
-  for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++) result->peak_by_category[i] = -1;
+  for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+    *unknown[i] = -1;
+  for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++)
+    result->peak_by_category[i] = -1;
   result->build_s = result->tracker_share = result->accuracy = NAN;
   result->accumulate = result->ranks = 1;
 }
@@ -89,7 +91,8 @@ static Status check_spec(Cell *cell) {
     return vl_error(VL_INVALID, "unknown case '%s' (known: %s)", spec->case_name, known);
   }
   const char *settings[VL_MAX_SETTINGS];
-  for (int32_t i = 0; i < spec->setting_count; i++) settings[i] = spec->settings[i];
+  for (int32_t i = 0; i < spec->setting_count; i++)
+    settings[i] = spec->settings[i];
   VL_TRY(vl_case_arguments(cell->workload, spec->micro_batch, settings, spec->setting_count, cell->values));
   VL_TRY(vl_recipe_parse(spec->recipe, &cell->recipe));
   if (spec->steps < 1 || spec->steps > VL_MAX_STEPS) {
@@ -208,7 +211,8 @@ static Status set_up(Cell *cell) {
     uint64_t seed;
     VL_TRY(vl_state_load(cell->state, spec->load_state, &cell->first_step, &seed));
     if (seed != spec->seed) {
-      return vl_error(VL_INVALID, "%s was saved with seed %llu, the run has %llu: masks and data would differ",
+      return vl_error(VL_INVALID,
+                      "%s was saved with seed %llu, the run has %llu: masks and data would differ",
                       spec->load_state, (unsigned long long)seed, (unsigned long long)spec->seed);
     }
   }
@@ -289,7 +293,8 @@ static void keep_timeline(Cell *cell) {
   result->timeline = vl_allocate((size_t)(count + 1) * sizeof *result->timeline);
   result->timeline_count = count;
   for (int64_t i = 0; i < count; i++) {
-    while (mark + 1 < cell->mark_count && cell->marks[mark].event_count <= i) mark++;
+    while (mark + 1 < cell->mark_count && cell->marks[mark].event_count <= i)
+      mark++;
     TimelineEvent *to = &result->timeline[i];
     *to = (TimelineEvent){.time_ns = events[i].time_ns - events[0].time_ns,
                           .action = (int32_t)events[i].action,
@@ -367,7 +372,8 @@ static void measure_tracker(Cell *cell) {
   CellResult *result = cell->result;
   if (result->step_count == 0) return;
   enum { ROUNDS = 2000 };
-  AllocationRequest request = {.bytes = 4096, .category = MEMORY_WORKSPACE, .name = "probe", .scope = "probe"};
+  AllocationRequest request = {
+      .bytes = 4096, .category = MEMORY_WORKSPACE, .name = "probe", .scope = "probe"};
   int64_t start_ns = vl_monotonic_ns();
   for (int32_t i = 0; i < ROUNDS; i++) {
     Block *block = NULL;
@@ -376,7 +382,8 @@ static void measure_tracker(Cell *cell) {
   }
   double event_s = (double)(vl_monotonic_ns() - start_ns) * 1e-9 / (2.0 * ROUNDS);
   double step_s = 0.0;
-  for (int32_t i = 0; i < result->step_count; i++) step_s += result->step_s[i];
+  for (int32_t i = 0; i < result->step_count; i++)
+    step_s += result->step_s[i];
   result->tracker_share = (double)result->events_per_step * event_s / (step_s / result->step_count);
 }
 
@@ -458,7 +465,7 @@ static Status run_cell(Cell *cell) {
 /* Out of memory, divergence and unsupported are results. */
 static Status classify(Cell *cell, Status status) {
   CellResult *result = cell->result;
-  const char *name = status.code == VL_OK            ? "ok"
+  const char *name = status.code == VL_OK              ? "ok"
                      : status.code == VL_OUT_OF_MEMORY ? "oom"
                      : status.code == VL_DIVERGED      ? "diverged"
                      : status.code == VL_UNSUPPORTED   ? "unsupported"

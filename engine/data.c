@@ -1,5 +1,5 @@
-/* Images and labels from HDF5: datasets images (N, C, H, W) and labels (N), held_out_images and held_out_labels.
- * u8 images are scaled to [-1, 1], float ones taken as they are. */
+/* Images and labels from HDF5: datasets images (N, C, H, W) and labels (N), held_out_images and
+ * held_out_labels. u8 images are scaled to [-1, 1], float ones taken as they are. */
 #include "engine/internal.h"
 #include <hdf5.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@ struct DataSet {
   hid_t file;
   Split training, held_out;
   int64_t channels, size, classes;
-  bool bytes;       /* images are u8 */
-  int64_t *order;   /* of the current epoch */
+  bool bytes;     /* images are u8 */
+  int64_t *order; /* of the current epoch */
   int64_t epoch;
 };
 
@@ -43,7 +43,8 @@ static int read_shape(hid_t dataset, hsize_t *shape, int capacity) {
   return rank;
 }
 
-static Status open_split(DataSet *data, const char *path, const char *images, const char *labels, Split *split) {
+static Status open_split(DataSet *data, const char *path, const char *images, const char *labels,
+                         Split *split) {
   if (H5Lexists(data->file, images, H5P_DEFAULT) <= 0 || H5Lexists(data->file, labels, H5P_DEFAULT) <= 0) {
     return vl_error(VL_INVALID, "%s lacks the datasets '%s' and '%s'", path, images, labels);
   }
@@ -52,15 +53,17 @@ static Status open_split(DataSet *data, const char *path, const char *images, co
   hsize_t shape[4] = {0}, label_shape[1] = {0};
   if (read_shape(split->images, shape, 4) != 4 || read_shape(split->labels, label_shape, 1) != 1 ||
       shape[0] != label_shape[0] || shape[0] == 0) {
-    return vl_error(VL_INVALID, "%s: '%s' must be (N, C, H, W) and '%s' (N), with N of at least 1", path, images,
-                    labels);
+    return vl_error(VL_INVALID, "%s: '%s' must be (N, C, H, W) and '%s' (N), with N of at least 1", path,
+                    images, labels);
   }
-  if ((int64_t)shape[1] != data->channels || (int64_t)shape[2] != data->size || (int64_t)shape[3] != data->size) {
-    return vl_error(VL_INVALID,
-                    "%s: '%s' holds %llu x %llu x %llu images, the case takes %lld x %lld x %lld (--set size=%llu)",
-                    path, images, (unsigned long long)shape[1], (unsigned long long)shape[2],
-                    (unsigned long long)shape[3], (long long)data->channels, (long long)data->size,
-                    (long long)data->size, (unsigned long long)shape[2]);
+  if ((int64_t)shape[1] != data->channels || (int64_t)shape[2] != data->size ||
+      (int64_t)shape[3] != data->size) {
+    return vl_error(
+        VL_INVALID,
+        "%s: '%s' holds %llu x %llu x %llu images, the case takes %lld x %lld x %lld (--set size=%llu)", path,
+        images, (unsigned long long)shape[1], (unsigned long long)shape[2], (unsigned long long)shape[3],
+        (long long)data->channels, (long long)data->size, (long long)data->size,
+        (unsigned long long)shape[2]);
   }
   split->count = (int64_t)shape[0];
   hid_t type = H5Dget_type(split->images);
@@ -74,8 +77,9 @@ Status engine_data_open(const char *path, int64_t channels, int64_t size, int64_
   DataSet *data = vl_allocate(sizeof *data);
   *data = (DataSet){.channels = channels, .size = size, .classes = classes, .epoch = -1};
   data->file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-  Status status = data->file < 0 ? vl_error(VL_INVALID, "cannot read %s as HDF5 (missing or not an HDF5 file)", path)
-                                 : open_split(data, path, "images", "labels", &data->training);
+  Status status = data->file < 0
+                      ? vl_error(VL_INVALID, "cannot read %s as HDF5 (missing or not an HDF5 file)", path)
+                      : open_split(data, path, "images", "labels", &data->training);
   if (status.code == VL_OK) {
     status = open_split(data, path, "held_out_images", "held_out_labels", &data->held_out);
   }
@@ -97,7 +101,8 @@ static void shuffle(DataSet *data, uint64_t seed, int64_t epoch) {
   if (data->epoch == epoch) return;
   data->epoch = epoch;
   uint64_t key = vl_random_key(seed, (uint64_t)epoch, "data order");
-  for (int64_t i = 0; i < data->training.count; i++) data->order[i] = i;
+  for (int64_t i = 0; i < data->training.count; i++)
+    data->order[i] = i;
   for (int64_t i = data->training.count - 1; i > 0; i--) {
     uint64_t word = vl_random_word(key, 0, (uint64_t)i);
     int64_t other = (int64_t)((word * (uint64_t)(i + 1)) >> 32);
@@ -118,16 +123,19 @@ static Status read_sample(const DataSet *data, const Split *split, int64_t at, f
   file_space = H5Dget_space(split->labels);
   memory_space = H5Screate_simple(1, count, NULL);
   H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL);
-  if (failed >= 0) failed = H5Dread(split->labels, H5T_NATIVE_INT32, memory_space, file_space, H5P_DEFAULT, label);
+  if (failed >= 0)
+    failed = H5Dread(split->labels, H5T_NATIVE_INT32, memory_space, file_space, H5P_DEFAULT, label);
   H5Sclose(file_space);
   H5Sclose(memory_space);
-  if (failed < 0) return vl_error(VL_ENVIRONMENT, "cannot read image %lld: the file is damaged", (long long)at);
+  if (failed < 0)
+    return vl_error(VL_ENVIRONMENT, "cannot read image %lld: the file is damaged", (long long)at);
   if (*label < 0 || *label >= data->classes) {
-    return vl_error(VL_INVALID, "label %d of image %lld is not in [0, %lld) (--set classes=)", *label, (long long)at,
-                    (long long)data->classes);
+    return vl_error(VL_INVALID, "label %d of image %lld is not in [0, %lld) (--set classes=)", *label,
+                    (long long)at, (long long)data->classes);
   }
   int64_t elements = data->channels * data->size * data->size;
-  for (int64_t i = 0; data->bytes && i < elements; i++) image[i] = image[i] / 127.5F - 1.0F;
+  for (int64_t i = 0; data->bytes && i < elements; i++)
+    image[i] = image[i] / 127.5F - 1.0F;
   return vl_ok();
 }
 

@@ -17,8 +17,8 @@ typedef struct Executable Executable; /* a program compiled for a device */
 /* Layouts, copies, schedule and kernels for a program; takes over the program (also on failure). What
  * `state` (NULL allowed) already holds keeps its layout. Nothing is allocated on the device yet.
  * VL_UNSUPPORTED names the node the device cannot run. */
-Status vl_executable_create(Program *program, Device *device, const State *state, Executable **executable)
-    VL_CHECKED;
+Status vl_executable_create(Program *program, Device *device, const State *state,
+                            Executable **executable) VL_CHECKED;
 void vl_executable_destroy(Executable **executable);
 const Program *vl_executable_program(const Executable *executable);
 const Schedule *vl_executable_schedule(const Executable *executable);
@@ -32,8 +32,8 @@ State *vl_state_create(Device *device, Heap *heap);
 /* Releases every block. */
 void vl_state_destroy(State **state);
 /* Allocates and initialises what the executable's program needs and State does not have yet: parameters and
- * statistics, and with `optimizer` the optimizer's state too. What is there already is shared (evaluation uses
- * the training program's weights). */
+ * statistics, and with `optimizer` the optimizer's state too. What is there already is shared (evaluation
+ * uses the training program's weights). */
 Status vl_state_prepare(State *state, const Executable *executable, uint64_t seed, bool optimizer) VL_CHECKED;
 /* Copies a persistent storage out or in, by name, in logical layout and the storage's dtype. bytes must
  * match. VL_INVALID: no such name. */
@@ -59,8 +59,7 @@ typedef struct Run {
   int64_t failed_request_bytes;
   const char *failed_segment;
   /* Called after each instance when set: a view of what was just written (tests, monitors). */
-  void (*observe)(void *context, const struct Run *run, const Instance *instance,
-                  const uintptr_t *outputs);
+  void (*observe)(void *context, const struct Run *run, const Instance *instance, const uintptr_t *outputs);
   void *observe_context;
 } Run;
 
@@ -90,8 +89,8 @@ enum { VL_MAX_SETTINGS = 12, VL_NAME_BYTES = 64, VL_RECIPE_BYTES = 256 };
 typedef struct CellSpec {
   char case_name[VL_NAME_BYTES];
   char recipe[VL_RECIPE_BYTES];
-  char device[16];               /* cpu, cuda, plan */
-  char profile[VL_NAME_BYTES];   /* plan: "" = the machine's cpu */
+  char device[16];                               /* cpu, cuda, plan */
+  char profile[VL_NAME_BYTES];                   /* plan: "" = the machine's cpu */
   char settings[VL_MAX_SETTINGS][VL_NAME_BYTES]; /* "size=96" */
   int32_t setting_count;
   int64_t micro_batch;
@@ -101,10 +100,10 @@ typedef struct CellSpec {
   int32_t steps;          /* measured steps; at least 1 */
   uint64_t seed;
   bool inference;
-  bool timeline;          /* keep the events of the last step */
-  char data[512];         /* HDF5 file with images and labels; "" = synthetic */
+  bool timeline;  /* keep the events of the last step */
+  char data[512]; /* HDF5 file with images and labels; "" = synthetic */
   char save_state[512], load_state[512];
-  double learning_rate;   /* <= 0: the case's */
+  double learning_rate; /* <= 0: the case's */
 } CellSpec;
 /* Defaults: device cpu, batch 1, warmup 1, steps 5, seed 0. */
 void vl_cell_spec_init(CellSpec *spec);
@@ -139,7 +138,7 @@ typedef struct CellResult {
   double *step_s;                          /* raw, [step_count] */
   double *losses;                          /* every step, warm-up included, [warmup + step_count] */
   int32_t loss_count;
-  double build_s;                          /* compile and kernel creation */
+  double build_s; /* compile and kernel creation */
   /* Peaks, in bytes. */
   int64_t needed_bytes; /* larger of warm-up and steady reserved, plus untracked */
   int64_t peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes, peak_driver_bytes;
@@ -151,10 +150,10 @@ typedef struct CellResult {
   int64_t peak_by_category[MEMORY_CATEGORY_COUNT]; /* split at the allocated peak */
   int64_t cached_free_bytes;
   int64_t oom_request_bytes, oom_largest_free_bytes; /* status oom only */
-  char oom_segment[16];    /* forward, backward, update or setup */
+  char oom_segment[16];                              /* forward, backward, update or setup */
   int64_t events_per_step;
-  double tracker_share;    /* events per step x measured cost per event / step time; NaN unmeasured */
-  double accuracy;         /* held-out, with data only */
+  double tracker_share; /* events per step x measured cost per event / step time; NaN unmeasured */
+  double accuracy;      /* held-out, with data only */
   int32_t scope_count;
   struct {
     char scope[VL_NAME_BYTES];

@@ -44,7 +44,8 @@ Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap
 void vl_inputs_destroy(Inputs **inputs) {
   Inputs *it = *inputs;
   if (!it) return;
-  for (int32_t i = 0; i < it->count; i++) vl_heap_release(it->heap, &it->items[i].block);
+  for (int32_t i = 0; i < it->count; i++)
+    vl_heap_release(it->heap, &it->items[i].block);
   free(it->items);
   free(it);
   *inputs = NULL;
@@ -60,21 +61,23 @@ uintptr_t engine_input_address(const Inputs *inputs, const Storage *storage) {
 }
 
 /* Element e of sample n is the same whatever the micro-batch. */
-static void synthesize(const Storage *storage, uint64_t key, int64_t first_sample, int64_t classes, void *host) {
+static void synthesize(const Storage *storage, uint64_t key, int64_t first_sample, int64_t classes,
+                       void *host) {
   int64_t samples = storage->root->rank > 0 ? storage->root->shape[0] : 1;
   int64_t per_sample = storage->elements / samples;
   double bound = sqrt(3.0);
   for (int64_t n = 0; n < samples; n++) {
     for (int64_t e = 0; e < per_sample; e++) {
       double unit = (double)vl_random_unit(vl_random_word(key, (uint64_t)(first_sample + n), (uint64_t)e));
-      double value = vl_dtype_is_float(storage->dtype) ? (2.0 * unit - 1.0) * bound
-                                                       : floor(unit * (double)classes);
+      double value =
+          vl_dtype_is_float(storage->dtype) ? (2.0 * unit - 1.0) * bound : floor(unit * (double)classes);
       vl_element_set(host, storage->dtype, n * per_sample + e, value);
     }
   }
 }
 
-Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample, int64_t classes) {
+Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample,
+                            int64_t classes) {
   for (int32_t i = 0; i < inputs->count; i++) {
     const Input *item = &inputs->items[i];
     void *host = vl_allocate((size_t)vl_dtype_bytes(item->storage->dtype, item->storage->elements) + 1);
@@ -93,7 +96,8 @@ Status vl_inputs_write(Inputs *inputs, const char *name, const void *host, int64
     if (strcmp(storage->name, name) != 0) continue;
     int64_t held = vl_dtype_bytes(storage->dtype, storage->elements);
     if (held != bytes) {
-      return vl_error(VL_INVALID, "input %s has %lld bytes, not %lld", name, (long long)held, (long long)bytes);
+      return vl_error(VL_INVALID, "input %s has %lld bytes, not %lld", name, (long long)held,
+                      (long long)bytes);
     }
     return inputs->device->interface->upload(inputs->device, storage, host, inputs->items[i].block->address);
   }

@@ -35,15 +35,15 @@ MemoryCategory engine_category_of(Role role);
 
 /* Images and labels in an HDF5 file (data.c). */
 typedef struct DataSet DataSet;
-Status engine_data_open(const char *path, int64_t channels, int64_t size, int64_t classes, DataSet **data)
-    VL_CHECKED;
+Status engine_data_open(const char *path, int64_t channels, int64_t size, int64_t classes,
+                        DataSet **data) VL_CHECKED;
 void engine_data_close(DataSet **data);
 int64_t engine_data_count(const DataSet *data, bool held_out);
 /* Batch number `step` of the training images, each epoch in its own Philox order. */
 Status engine_data_batch(DataSet *data, uint64_t seed, uint64_t step, int64_t batch, float *images,
                          int32_t *labels) VL_CHECKED;
 /* Held-out samples [first, first + batch), wrapping at the end. */
-Status engine_data_held_out(DataSet *data, int64_t first, int64_t batch, float *images, int32_t *labels)
-    VL_CHECKED;
+Status engine_data_held_out(DataSet *data, int64_t first, int64_t batch, float *images,
+                            int32_t *labels) VL_CHECKED;
 
 #endif

@@ -1,5 +1,5 @@
-/* Gives every storage a layout, in order of execution: the first node that touches a storage decides, and where
- * a later one wants another layout a `copy` appears in front of it. */
+/* Gives every storage a layout, in order of execution: the first node that touches a storage decides, and
+ * where a later one wants another layout a `copy` appears in front of it. */
 #include "engine/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +49,7 @@ static Status copy_for(Assigner *assigner, Node *reader, int32_t input, LayoutId
     assigner->copies =
         vl_reallocate(assigner->copies, (size_t)assigner->copy_capacity * sizeof *assigner->copies);
   }
-  assigner->copies[assigner->copy_count++] =
-      (Copied){tensor, layout, reader->segment, copy->outputs[0]};
+  assigner->copies[assigner->copy_count++] = (Copied){tensor, layout, reader->segment, copy->outputs[0]};
   return vl_ok();
 }
 
@@ -63,8 +62,7 @@ static void settle_view(Assigner *assigner, Node *node) {
   if (assigner->device->interface->view_is_legal(assigner->device, storage->layout, view)) return;
   Graph *graph = assigner->graph;
   graph->scope = node->scope;
-  Tensor *own =
-      vl_graph_tensor(graph, view->name, ROLE_ACTIVATION, view->dtype, view->rank, view->shape);
+  Tensor *own = vl_graph_tensor(graph, view->name, ROLE_ACTIVATION, view->dtype, view->rank, view->shape);
   own->producer = node;
   node->outputs[0] = own;
   vl_graph_replace_reads(graph, view, own);
@@ -92,8 +90,8 @@ static Status assign_node(Assigner *assigner, Node *node) {
     inputs[i] = i < node->input_count && node->inputs[i] ? node->inputs[i]->storage->layout : LAYOUT_ANY;
   }
   for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++) {
-    outputs[i] = i < node->output_count && node->outputs[i] ? preset_output(assigner, node->outputs[i])
-                                                            : LAYOUT_ANY;
+    outputs[i] =
+        i < node->output_count && node->outputs[i] ? preset_output(assigner, node->outputs[i]) : LAYOUT_ANY;
   }
   VL_TRY(device->interface->choose_layouts(device, node, inputs, outputs));
   for (int32_t i = 0; i < node->input_count; i++) {
@@ -131,9 +129,8 @@ Status engine_assign_layouts(Program *program, Device *device, const State *stat
   }
   for (int32_t i = 0; i < graph->storage_count; i++) {
     Storage *storage = graph->storages[i];
-    const StateEntry *entry = state && vl_role_is_persistent(storage->role)
-                                  ? engine_state_find(state, storage->name)
-                                  : NULL;
+    const StateEntry *entry =
+        state && vl_role_is_persistent(storage->role) ? engine_state_find(state, storage->name) : NULL;
     if (entry) storage->layout = entry->storage.layout;
     if (storage->role == ROLE_INPUT) storage->layout = LAYOUT_PLAIN; /* the caller writes plain data */
   }

@@ -19,7 +19,8 @@ static Status persistent_address(const Walk *walk, const Buffer *buffer, uintptr
     return *address ? vl_ok() : vl_error(VL_INTERNAL, "input %s was not created", storage->name);
   }
   const StateEntry *entry = engine_state_find(walk->run->state, storage->name);
-  if (!entry) return vl_error(VL_INTERNAL, "%s is not in State: prepare it before the first step", storage->name);
+  if (!entry)
+    return vl_error(VL_INTERNAL, "%s is not in State: prepare it before the first step", storage->name);
   *address = entry->block->address;
   return vl_ok();
 }
@@ -66,7 +67,8 @@ static Status launch(Walk *walk, const Instance *instance) {
   for (int32_t i = 0; i < node->input_count; i++) {
     if (instance->inputs[i] < 0) continue;
     const Tensor *tensor = node->inputs[i];
-    inputs[i] = walk->addresses[instance->inputs[i]] + (uintptr_t)vl_dtype_bytes(tensor->dtype, tensor->offset);
+    inputs[i] =
+        walk->addresses[instance->inputs[i]] + (uintptr_t)vl_dtype_bytes(tensor->dtype, tensor->offset);
   }
   for (int32_t i = 0; i < node->output_count; i++) {
     if (instance->outputs[i] >= 0) outputs[i] = walk->addresses[instance->outputs[i]];
@@ -151,7 +153,8 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
   walk.addresses = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.addresses);
   walk.blocks = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.blocks);
   Status status = walk_schedule(&walk, result, logits);
-  for (int32_t i = 0; i < schedule->buffer_count; i++) vl_heap_release(run->heap, &walk.blocks[i]);
+  for (int32_t i = 0; i < schedule->buffer_count; i++)
+    vl_heap_release(run->heap, &walk.blocks[i]);
   free(walk.addresses);
   free(walk.blocks);
   return status;

@@ -29,7 +29,8 @@ State *vl_state_create(Device *device, Heap *heap) {
 void vl_state_destroy(State **state) {
   State *it = *state;
   if (!it) return;
-  for (int32_t i = it->count - 1; i >= 0; i--) vl_heap_release(it->heap, &it->entries[i]->block);
+  for (int32_t i = it->count - 1; i >= 0; i--)
+    vl_heap_release(it->heap, &it->entries[i]->block);
   free(it->entries);
   free(it->slots);
   vl_arena_destroy(&it->arena);
@@ -84,12 +85,12 @@ static StateEntry *add_entry(State *state, const Storage *storage) {
 
 MemoryCategory engine_category_of(Role role) {
   switch (role) {
-    case ROLE_INPUT: return MEMORY_INPUT;
-    case ROLE_PARAMETER:
-    case ROLE_STATISTIC: return MEMORY_PARAMETER;
-    case ROLE_OPTIMIZER: return MEMORY_OPTIMIZER;
-    case ROLE_GRADIENT: return MEMORY_GRADIENT;
-    case ROLE_ACTIVATION: break;
+  case ROLE_INPUT: return MEMORY_INPUT;
+  case ROLE_PARAMETER:
+  case ROLE_STATISTIC: return MEMORY_PARAMETER;
+  case ROLE_OPTIMIZER: return MEMORY_OPTIMIZER;
+  case ROLE_GRADIENT: return MEMORY_GRADIENT;
+  case ROLE_ACTIVATION: break;
   }
   return MEMORY_ACTIVATION;
 }

@@ -25,8 +25,8 @@ static char *make_header(const State *state, int64_t step, uint64_t seed, size_t
   char step_text[32], seed_text[32];
   snprintf(step_text, sizeof step_text, "%" PRId64, step);
   snprintf(seed_text, sizeof seed_text, "%" PRIu64, seed);
-  json_t *header = json_pack("{s:{s:s, s:s, s:s}}", "__metadata__", "format", "vramlab-state", "step", step_text,
-                             "seed", seed_text);
+  json_t *header = json_pack("{s:{s:s, s:s, s:s}}", "__metadata__", "format", "vramlab-state", "step",
+                             step_text, "seed", seed_text);
   int64_t offset = 0;
   for (int32_t i = 0; i < engine_state_count(state); i++) {
     const StateEntry *entry = engine_state_entry(state, i);
@@ -115,7 +115,8 @@ static Status parse_metadata(const json_t *header, const char *path, int64_t *st
   char *end;
   errno = 0;
   *seed = strtoull(seed_text, &end, 10);
-  if (errno || *end || !*seed_text) return vl_error(VL_INVALID, "%s: seed '%s' is not a number", path, seed_text);
+  if (errno || *end || !*seed_text)
+    return vl_error(VL_INVALID, "%s: seed '%s' is not a number", path, seed_text);
   return vl_ok();
 }
 
@@ -141,14 +142,15 @@ static Status check_entry(const StateEntry *entry, const json_t *item, const cha
 }
 
 /* First everything is checked, then written: a bad file leaves State as it was. */
-static Status load_entries(State *state, FILE *file, const json_t *header, int64_t data_start, int64_t file_bytes,
-                           const char *path, bool write) {
+static Status load_entries(State *state, FILE *file, const json_t *header, int64_t data_start,
+                           int64_t file_bytes, const char *path, bool write) {
   for (int32_t i = 0; i < engine_state_count(state); i++) {
     const StateEntry *entry = engine_state_entry(state, i);
     int64_t begin = 0, bytes = vl_dtype_bytes(entry->storage.dtype, entry->storage.elements);
     VL_TRY(check_entry(entry, json_object_get(header, entry->storage.name), path, &begin));
     if (begin > file_bytes - data_start - bytes) {
-      return vl_error(VL_INVALID, "%s is truncated: '%s' ends past the file's end", path, entry->storage.name);
+      return vl_error(VL_INVALID, "%s is truncated: '%s' ends past the file's end", path,
+                      entry->storage.name);
     }
     if (!write) continue;
     void *host = vl_allocate((size_t)bytes + 1);

@@ -3,7 +3,8 @@
 #include <string.h>
 
 const char *vl_role_name(Role role) {
-  static const char *const names[] = {"activation", "input", "parameter", "statistic", "optimizer", "gradient"};
+  static const char *const names[] = {"activation", "input",     "parameter",
+                                      "statistic",  "optimizer", "gradient"};
   return names[role];
 }
 
@@ -18,7 +19,8 @@ const char *vl_segment_name(Segment segment) {
 
 int64_t vl_tensor_elements(const Tensor *tensor) {
   int64_t elements = 1;
-  for (int32_t i = 0; i < tensor->rank; i++) elements *= tensor->shape[i];
+  for (int32_t i = 0; i < tensor->rank; i++)
+    elements *= tensor->shape[i];
   return elements;
 }
 
@@ -99,7 +101,8 @@ static Tensor *add_tensor(Graph *graph, const char *name, DType dtype, int32_t r
   tensor->name = name;
   tensor->dtype = dtype;
   tensor->rank = rank;
-  for (int32_t i = 0; i < rank; i++) tensor->shape[i] = shape[i];
+  for (int32_t i = 0; i < rank; i++)
+    tensor->shape[i] = shape[i];
   graph->tensors = grow(graph->tensors, graph->tensor_count, &graph->tensor_capacity);
   graph->tensors[graph->tensor_count++] = tensor;
   return tensor;
@@ -149,7 +152,8 @@ Status vl_graph_add(Graph *graph, const char *op, const OpParams *params, Tensor
   Node *node = vl_arena_allocate(graph->arena, sizeof *node);
   node->op = found;
   if (params) node->params = *params;
-  for (int32_t i = 0; i < input_count; i++) node->inputs[i] = inputs[i];
+  for (int32_t i = 0; i < input_count; i++)
+    node->inputs[i] = inputs[i];
   node->input_count = input_count;
   node->scope = graph->scope;
   node->segment = graph->segment;
@@ -185,7 +189,8 @@ Status vl_graph_infer_again(Graph *graph, Node *node) {
 }
 
 static void renumber(Graph *graph, int32_t from) {
-  for (int32_t i = from; i < graph->node_count; i++) graph->nodes[i]->position = i;
+  for (int32_t i = from; i < graph->node_count; i++)
+    graph->nodes[i]->position = i;
 }
 
 void vl_graph_move_before(Graph *graph, Node *node, const Node *anchor) {
@@ -237,15 +242,16 @@ Status vl_graph_check(const Graph *graph) {
       const Tensor *input = node->inputs[k];
       if (!input || !input->producer) continue;
       if (input->producer->position >= i) {
-        return vl_error(VL_INVALID, "%s in %s (node %d) reads %s before it is made", node->op->name, node->scope,
-                        i, input->name);
+        return vl_error(VL_INVALID, "%s in %s (node %d) reads %s before it is made", node->op->name,
+                        node->scope, i, input->name);
       }
     }
   }
   for (int32_t i = 0; i < graph->tensor_count; i++) {
     const Tensor *tensor = graph->tensors[i];
     if (tensor->offset < 0 || tensor->offset + vl_tensor_elements(tensor) > tensor->storage->elements) {
-      return vl_error(VL_INVALID, "tensor %s does not lie in its storage %s", tensor->name, tensor->storage->name);
+      return vl_error(VL_INVALID, "tensor %s does not lie in its storage %s", tensor->name,
+                      tensor->storage->name);
     }
   }
   return vl_ok();

@@ -73,15 +73,15 @@ void vl_tensor_describe(const Tensor *tensor, char *text, size_t size);
 typedef struct OpParams {
   int64_t kernel[3], stride[3], padding[3]; /* spatial, outermost first; unused ones 0 */
   int64_t groups;
-  int64_t count;        /* batch_norm_update: elements per channel */
-  double epsilon;   /* batch norm */
-  double momentum;  /* batch norm running statistics; SGD */
-  double rate;      /* dropout probability */
+  int64_t count;                      /* batch_norm_update: elements per channel */
+  double epsilon;                     /* batch norm */
+  double momentum;                    /* batch norm running statistics; SGD */
+  double rate;                        /* dropout probability */
   double learning_rate, weight_decay; /* SGD */
-  double alpha;     /* scale factor; GELU: unused */
-  int64_t relu;     /* 1: a ReLU ends the op */
-  int64_t transpose_a, transpose_b; /* matmul */
-  int64_t axes[VL_MAX_DIMS];  /* transpose, sum: the axes, in order */
+  double alpha;                       /* scale factor; GELU: unused */
+  int64_t relu;                       /* 1: a ReLU ends the op */
+  int64_t transpose_a, transpose_b;   /* matmul */
+  int64_t axes[VL_MAX_DIMS];          /* transpose, sum: the axes, in order */
   int64_t axis_count;
   int64_t shape[VL_MAX_DIMS]; /* reshape, broadcast, slice sizes, shape of a gradient's target */
   int64_t rank;
@@ -145,11 +145,11 @@ struct Node {
   int32_t output_count;
   const char *scope;
   Segment segment;
-  int32_t block;       /* checkpoint granularity set by the case: 1..blocks; 0: outside any block */
-  bool inplace_hint;   /* the source program writes this op in place (nn.ReLU(inplace=True), +=) */
+  int32_t block;     /* checkpoint granularity set by the case: 1..blocks; 0: outside any block */
+  bool inplace_hint; /* the source program writes this op in place (nn.ReLU(inplace=True), +=) */
   /* Recomputation, set by optimizations; 0 and false: outputs are kept for backward. */
   int32_t checkpoint_segment; /* > 0: outputs are dropped and the segment is replayed before its backward */
-  bool recompute_on_use;      /* outputs are dropped and this node alone is repeated where backward needs it */
+  bool recompute_on_use; /* outputs are dropped and this node alone is repeated where backward needs it */
 };
 
 struct Graph {
@@ -215,10 +215,10 @@ Status vl_apply(Graph *graph, const char *op, const OpParams *params, Tensor *co
 /* What a gradient builder works with: which tensors need gradients, and the ones made so far. */
 struct Gradients {
   Graph *graph;
-  bool weight_first;  /* a convolution's weight gradient before its data gradient, so that its saved input
-                         can go before the data gradient is made */
-  Tensor **of;        /* by tensor id: the gradient, or NULL */
-  bool *needed;       /* by tensor id */
+  bool weight_first; /* a convolution's weight gradient before its data gradient, so that its saved input
+                        can go before the data gradient is made */
+  Tensor **of;       /* by tensor id: the gradient, or NULL */
+  bool *needed;      /* by tensor id */
   int32_t capacity;
 };
 /* The gradient that has arrived at a tensor, NULL when none has. */
@@ -248,11 +248,11 @@ typedef struct Program {
   int32_t gradient_count;
   OptimizerSettings optimizer;
   /* Set by optimizations. */
-  DType amp;                   /* DTYPE_F32: off */
+  DType amp; /* DTYPE_F32: off */
   bool weight_gradient_first;
-  bool release_gradients;      /* gradients are freed after the update (set to none) */
-  bool update_in_backward;     /* each update as soon as its gradient is complete */
-  int32_t accumulate;          /* micro-batches per optimizer step; 1 */
+  bool release_gradients;        /* gradients are freed after the update (set to none) */
+  bool update_in_backward;       /* each update as soon as its gradient is complete */
+  int32_t accumulate;            /* micro-batches per optimizer step; 1 */
   const char *allocation_policy; /* "caching" */
 } Program;
 
@@ -283,9 +283,9 @@ typedef struct Instance {
   Node *node;
   int32_t micro_batch;
   int32_t pass;
-  int32_t inputs[VL_MAX_INPUTS];   /* buffer ids, -1: absent */
+  int32_t inputs[VL_MAX_INPUTS]; /* buffer ids, -1: absent */
   int32_t outputs[VL_MAX_OUTPUTS];
-  int32_t *obtain;  /* buffers that begin here, in order */
+  int32_t *obtain; /* buffers that begin here, in order */
   int32_t obtain_count;
   int32_t *release; /* buffers that end here, in order */
   int32_t release_count;
@@ -323,8 +323,8 @@ int64_t vl_graph_parameter_count(const Graph *graph);
  * recomputation: "saved activations". Parameters and their casts are not counted. */
 int64_t vl_program_saved_bytes(const Program *program);
 
-void vl_graph_print(const Graph *graph, FILE *out);      /* one node a line, with shapes, FLOPs and bytes */
-void vl_graph_print_dot(const Graph *graph, FILE *out);  /* Graphviz */
+void vl_graph_print(const Graph *graph, FILE *out);     /* one node a line, with shapes, FLOPs and bytes */
+void vl_graph_print_dot(const Graph *graph, FILE *out); /* Graphviz */
 void vl_schedule_print(const Schedule *schedule, FILE *out);
 /* The JSON graph format (schema in graph/json.c): writing and reading are inverse. */
 Status vl_graph_write_json(const Graph *graph, FILE *out) VL_CHECKED;

@@ -5,17 +5,20 @@ Status vl_partition_interval(int32_t layers, int32_t interval, int32_t *sizes, i
     return vl_error(VL_INVALID, "cannot cut %d layers every %d: both must be at least 1", layers, interval);
   }
   *count = 0;
-  for (int32_t left = layers; left > 0; left -= interval) sizes[(*count)++] = left < interval ? left : interval;
+  for (int32_t left = layers; left > 0; left -= interval)
+    sizes[(*count)++] = left < interval ? left : interval;
   return vl_ok();
 }
 
-Status vl_partition_segments(int32_t layers, int32_t segments, int32_t *sizes, int32_t *count, bool *clamped) {
+Status vl_partition_segments(int32_t layers, int32_t segments, int32_t *sizes, int32_t *count,
+                             bool *clamped) {
   if (layers < 1 || segments < 1) {
     return vl_error(VL_INVALID, "cannot cut %d layers into %d segments: both must be at least 1", layers,
                     segments);
   }
   *clamped = segments > layers;
   *count = *clamped ? layers : segments;
-  for (int32_t i = 0; i < *count; i++) sizes[i] = layers / *count + (i < layers % *count);
+  for (int32_t i = 0; i < *count; i++)
+    sizes[i] = layers / *count + (i < layers % *count);
   return vl_ok();
 }

@@ -3,7 +3,8 @@
  * Forward nodes run in graph order. Backward and update nodes follow in graph order; where one reads a tensor
  * whose producer was told not to keep its outputs, the producer (recompute_on_use) or the part of its
  * checkpoint segment that backward needs (checkpoint_segment) is repeated right before, into buffers of
- * their own. Lifetimes follow from what is referenced, so a dropped tensor ends with its last forward reader. */
+ * their own. Lifetimes follow from what is referenced, so a dropped tensor ends with its last forward reader.
+ */
 #include "graph/graph.h"
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,8 @@ static int32_t add_buffer(Builder *builder, Storage *storage) {
     builder->value = vl_reallocate(builder->value, count * sizeof *builder->value);
   }
   int32_t id = schedule->buffer_count++;
-  schedule->buffers[id] = (Buffer){
-      .id = id, .storage = storage, .pass = builder->passes[storage->id]++, .first = -1, .last = -1};
+  schedule->buffers[id] =
+      (Buffer){.id = id, .storage = storage, .pass = builder->passes[storage->id]++, .first = -1, .last = -1};
   bool given = vl_role_is_persistent(storage->role) || storage->role == ROLE_INPUT;
   builder->value[id] = given ? storage->root : NULL;
   return id;
@@ -82,8 +83,7 @@ static Status resolve(Builder *builder, const Tensor *tensor, int32_t *buffer) {
   if (producer->checkpoint_segment > 0 && !builder->replayed[producer->checkpoint_segment]) {
     VL_TRY(replay_segment(builder, producer->checkpoint_segment));
   }
-  if (builder->recomputed[tensor->id] < 0 ||
-      builder->value[builder->recomputed[tensor->id]] != tensor) {
+  if (builder->recomputed[tensor->id] < 0 || builder->value[builder->recomputed[tensor->id]] != tensor) {
     VL_TRY(emit(builder, producer, true));
   }
   *buffer = builder->recomputed[tensor->id];
@@ -99,8 +99,10 @@ static Instance *add_instance(Builder *builder, Node *node) {
   }
   Instance *instance = &schedule->instances[schedule->instance_count++];
   *instance = (Instance){.node = node};
-  for (int32_t i = 0; i < VL_MAX_INPUTS; i++) instance->inputs[i] = -1;
-  for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++) instance->outputs[i] = -1;
+  for (int32_t i = 0; i < VL_MAX_INPUTS; i++)
+    instance->inputs[i] = -1;
+  for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++)
+    instance->outputs[i] = -1;
   return instance;
 }
 
@@ -138,8 +140,10 @@ static int32_t output_buffer(Builder *builder, const Node *node, const int32_t *
 
 static Status emit(Builder *builder, Node *node, bool again) {
   int32_t inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
-  for (int32_t i = 0; i < VL_MAX_INPUTS; i++) inputs[i] = -1;
-  for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++) outputs[i] = -1;
+  for (int32_t i = 0; i < VL_MAX_INPUTS; i++)
+    inputs[i] = -1;
+  for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++)
+    outputs[i] = -1;
   VL_TRY(read_inputs(builder, node, again || node->segment != SEGMENT_FORWARD, inputs));
   if (node->op->is_view && node->outputs[0]->storage == node->inputs[0]->storage) return vl_ok();
   for (int32_t i = 0; i < node->output_count; i++) {
@@ -196,7 +200,8 @@ static void prepare(Builder *builder) {
   for (int32_t i = 0; i < graph->node_count; i++) {
     const Node *node = graph->nodes[i];
     if (node->segment == SEGMENT_FORWARD) continue;
-    for (int32_t k = 0; k < node->input_count; k++) mark_replay(builder, node->inputs[k], 0);
+    for (int32_t k = 0; k < node->input_count; k++)
+      mark_replay(builder, node->inputs[k], 0);
   }
 }
 
@@ -205,7 +210,8 @@ static void touch(Buffer *buffer, int32_t at) {
   buffer->last = at;
 }
 
-/* What must outlive its last reader: the loss, what evaluation reads, and gradients that the update leaves. */
+/* What must outlive its last reader: the loss, what evaluation reads, and gradients that the update leaves.
+ */
 static bool lives_to_the_end(const Program *program, const Buffer *buffer) {
   if (buffer->pass != 0) return false;
   if (program->loss && buffer->storage == program->loss->storage) return true;

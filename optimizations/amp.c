@@ -1,7 +1,7 @@
-/* amp=bf16: mixed precision with fp32 weights. Ops of the LOW class read their inputs in bf16 through casts made
- * once per tensor, FP32 ops read fp32, PROMOTE ops follow their activations; norm parameters, statistics and the
- * loss stay fp32. Differentiation later turns each cast into a cast of the gradient. (torch.autocast's scheme;
- * Micikevicius et al., arXiv:1710.03740.) */
+/* amp=bf16: mixed precision with fp32 weights. Ops of the LOW class read their inputs in bf16 through casts
+ * made once per tensor, FP32 ops read fp32, PROMOTE ops follow their activations; norm parameters, statistics
+ * and the loss stay fp32. Differentiation later turns each cast into a cast of the gradient.
+ * (torch.autocast's scheme; Micikevicius et al., arXiv:1710.03740.) */
 #include "optimizations/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,8 @@ static Status cast_input(Casts *casts, Node *node, int32_t input, DType dtype) {
   Graph *graph = casts->graph;
   Tensor *tensor = node->inputs[input];
   if (!tensor || !vl_dtype_is_float(tensor->dtype) || tensor->dtype == dtype) return vl_ok();
-  Tensor **made = tensor->id < casts->room ? (dtype == DTYPE_F32 ? casts->high : casts->low) + tensor->id : NULL;
+  Tensor **made =
+      tensor->id < casts->room ? (dtype == DTYPE_F32 ? casts->high : casts->low) + tensor->id : NULL;
   if (!made || !*made) {
     OpParams params = {.dtype = dtype};
     Node *cast = NULL;
@@ -46,22 +47,24 @@ static DType widest_or_low(const Node *node, DType low) {
 
 static Status lower_node(Casts *casts, Node *node, DType low) {
   switch (node->op->precision) {
-    case PRECISION_LOW: /* operands; a bias may stay fp32 */
-      VL_TRY(cast_input(casts, node, 0, low));
-      VL_TRY(cast_input(casts, node, 1, low));
-      if (strcmp(node->op->name, "matmul") == 0) node->params.dtype = low;
-      break;
-    case PRECISION_FP32:
-      for (int32_t i = 0; i < node->input_count; i++) VL_TRY(cast_input(casts, node, i, DTYPE_F32));
-      break;
-    case PRECISION_PROMOTE:
-      /* Norms mix a low activation with fp32 statistics; sums of two activations need one type. */
-      if (strncmp(node->op->name, "batch_norm", 10) == 0) break;
-      if (widest_or_low(node, low) == DTYPE_F32) {
-        for (int32_t i = 0; i < node->input_count; i++) VL_TRY(cast_input(casts, node, i, DTYPE_F32));
-      }
-      break;
-    case PRECISION_KEEP: return vl_ok();
+  case PRECISION_LOW: /* operands; a bias may stay fp32 */
+    VL_TRY(cast_input(casts, node, 0, low));
+    VL_TRY(cast_input(casts, node, 1, low));
+    if (strcmp(node->op->name, "matmul") == 0) node->params.dtype = low;
+    break;
+  case PRECISION_FP32:
+    for (int32_t i = 0; i < node->input_count; i++)
+      VL_TRY(cast_input(casts, node, i, DTYPE_F32));
+    break;
+  case PRECISION_PROMOTE:
+    /* Norms mix a low activation with fp32 statistics; sums of two activations need one type. */
+    if (strncmp(node->op->name, "batch_norm", 10) == 0) break;
+    if (widest_or_low(node, low) == DTYPE_F32) {
+      for (int32_t i = 0; i < node->input_count; i++)
+        VL_TRY(cast_input(casts, node, i, DTYPE_F32));
+    }
+    break;
+  case PRECISION_KEEP: return vl_ok();
   }
   return vl_graph_infer_again(casts->graph, node);
 }

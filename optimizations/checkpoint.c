@@ -1,6 +1,7 @@
-/* checkpoint=k, checkpoint=segments:n: runs of blocks keep only their boundary tensors; the rest is recomputed before
- * the run's backward (Chen et al., arXiv:1604.06174). The last run is not recomputed: its backward follows at once.
- * Batch statistics (two numbers per channel) are kept, so running statistics are updated once. */
+/* checkpoint=k, checkpoint=segments:n: runs of blocks keep only their boundary tensors; the rest is
+ * recomputed before the run's backward (Chen et al., arXiv:1604.06174). The last run is not recomputed: its
+ * backward follows at once. Batch statistics (two numbers per channel) are kept, so running statistics are
+ * updated once. */
 #include "optimizations/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +54,8 @@ static Status segment_of_blocks(int32_t blocks, const char *value, int32_t *segm
   Status status = segments ? vl_partition_segments(blocks, wanted, sizes, &count, &clamped)
                            : vl_partition_interval(blocks, wanted, sizes, &count);
   for (int32_t s = 0, block = 1; s < count; s++) {
-    for (int32_t i = 0; i < sizes[s]; i++) segment_of[block++] = s + 1 < count ? s + 1 : 0;
+    for (int32_t i = 0; i < sizes[s]; i++)
+      segment_of[block++] = s + 1 < count ? s + 1 : 0;
   }
   free(sizes);
   return status;

@@ -1,6 +1,6 @@
-/* inplace: output and input of a node share one storage. `source` does what the source program writes in place (and
- * autograd's accumulation of gradients), `all` whatever is legal. Runs after differentiation, when every reader is
- * known. */
+/* inplace: output and input of a node share one storage. `source` does what the source program writes in
+ * place (and autograd's accumulation of gradients), `all` whatever is legal. Runs after differentiation, when
+ * every reader is known. */
 #include "optimizations/internal.h"
 #include <string.h>
 

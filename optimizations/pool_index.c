@@ -1,5 +1,5 @@
-/* pool-index=u8: max pooling remembers the winner's place in its window in a byte instead of its place in the plane
- * in eight. */
+/* pool-index=u8: max pooling remembers the winner's place in its window in a byte instead of its place in the
+ * plane in eight. */
 #include "optimizations/internal.h"
 #include <string.h>
 

@@ -70,7 +70,8 @@ Status vl_recipe_parse(const char *text, Recipe *recipe) {
   *recipe = (Recipe){0};
   if (strcmp(text, "baseline") == 0) return vl_ok();
   char copy[512];
-  if (strlen(text) >= sizeof copy) return vl_error(VL_INVALID, "the recipe is longer than %zu bytes", sizeof copy);
+  if (strlen(text) >= sizeof copy)
+    return vl_error(VL_INVALID, "the recipe is longer than %zu bytes", sizeof copy);
   snprintf(copy, sizeof copy, "%s", text);
   bool stack_seen = false;
   char *rest = NULL;
@@ -120,7 +121,8 @@ void vl_recipe_format(const Recipe *recipe, char *text, size_t size) {
 Preserves vl_recipe_preserves(const Recipe *recipe) {
   Preserves weakest = PRESERVES_BITWISE;
   for (int32_t i = 0; i < recipe->count; i++) {
-    if (recipe->items[i].optimization->preserves > weakest) weakest = recipe->items[i].optimization->preserves;
+    if (recipe->items[i].optimization->preserves > weakest)
+      weakest = recipe->items[i].optimization->preserves;
   }
   return weakest;
 }

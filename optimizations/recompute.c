@@ -1,6 +1,6 @@
-/* recompute=norm: what is cheap to repeat (batch norm from its saved statistics, the addition and the activation after
- * it) is not kept but repeated where backward needs it; only the convolutions' outputs are saved. Roughly halves the
- * saved activations of a convolution net. */
+/* recompute=norm: what is cheap to repeat (batch norm from its saved statistics, the addition and the
+ * activation after it) is not kept but repeated where backward needs it; only the convolutions' outputs are
+ * saved. Roughly halves the saved activations of a convolution net. */
 #include "optimizations/internal.h"
 #include <string.h>
 

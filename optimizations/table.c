@@ -20,7 +20,8 @@ const Optimization *vl_optimization_find(const char *name) {
 }
 
 const char *vl_phase_name(Phase phase) {
-  static const char *const names[] = {"case", "graph", "shard", "precision", "backward", "schedule", "policy"};
+  static const char *const names[] = {"case",     "graph",    "shard", "precision",
+                                      "backward", "schedule", "policy"};
   return names[phase];
 }
 

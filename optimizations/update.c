@@ -1,5 +1,5 @@
-/* update=in-backward: each weight is updated as soon as its gradient is complete, and the gradient freed, so that
- * gradients of the whole model never exist together. */
+/* update=in-backward: each weight is updated as soon as its gradient is complete, and the gradient freed, so
+ * that gradients of the whole model never exist together. */
 #include "optimizations/internal.h"
 #include <string.h>
 
@@ -37,16 +37,19 @@ static Node *update_of(const Graph *graph, const Tensor *parameter) {
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   VL_TRY(optimization_one_of(&optimization_update, value, "in-backward"));
   if ((program && program->accumulate > 1) || vl_recipe_value(recipe, "accumulate")) {
-    return vl_error(VL_UNSUPPORTED, "update=in-backward with accumulation: a gradient is complete only after the "
-                                    "last micro-batch, so it has to be kept");
+    return vl_error(VL_UNSUPPORTED,
+                    "update=in-backward with accumulation: a gradient is complete only after the "
+                    "last micro-batch, so it has to be kept");
   }
   if (vl_recipe_value(recipe, "clip")) {
-    return vl_error(VL_UNSUPPORTED, "update=in-backward with clipping: the norm over all gradients is known only "
-                                    "when the last one exists");
+    return vl_error(VL_UNSUPPORTED,
+                    "update=in-backward with clipping: the norm over all gradients is known only "
+                    "when the last one exists");
   }
   if (program && program->amp == DTYPE_F16) {
-    return vl_error(VL_UNSUPPORTED, "update=in-backward with loss scaling: whether the step is skipped is known "
-                                    "only when the last gradient exists");
+    return vl_error(VL_UNSUPPORTED,
+                    "update=in-backward with loss scaling: whether the step is skipped is known "
+                    "only when the last gradient exists");
   }
   return vl_ok();
 }

@@ -1,5 +1,6 @@
-/* weights=on-use: low-precision copies of weights are made where they are used instead of being kept from forward to
- * backward, and weight gradients leave their kernel in fp32 instead of being cast afterwards. Needs amp to matter. */
+/* weights=on-use: low-precision copies of weights are made where they are used instead of being kept from
+ * forward to backward, and weight gradients leave their kernel in fp32 instead of being cast afterwards.
+ * Needs amp to matter. */
 #include "optimizations/internal.h"
 #include <string.h>
 
@@ -57,7 +58,8 @@ static Status apply(Program *program, const char *value, const Target *target) {
     }
     i = node->position + 1;
   }
-  for (int32_t i = 0; i < program->gradient_count; i++) VL_TRY(widen_gradient(program, &program->gradients[i]));
+  for (int32_t i = 0; i < program->gradient_count; i++)
+    VL_TRY(widen_gradient(program, &program->gradients[i]));
   return vl_ok();
 }
 
