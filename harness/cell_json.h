@@ -1,0 +1,15 @@
+/* A cell as JSON and back: what the runner tells a worker. */
+#ifndef VRAMLAB_HARNESS_CELL_JSON_H
+#define VRAMLAB_HARNESS_CELL_JSON_H
+
+#include "harness/harness.h"
+
+json_t *vl_cell_to_json(const SuiteCell *cell);
+/* VL_INTERNAL names the field: only our own writer's output is read. */
+Status vl_cell_from_json(const json_t *json, SuiteCell *cell) VL_CHECKED;
+
+json_t *vl_timeline_to_json(const TimelineEvent *events, int64_t count);
+/* free() the events. */
+Status vl_timeline_from_json(const json_t *json, TimelineEvent **events, int64_t *count) VL_CHECKED;
+
+#endif
