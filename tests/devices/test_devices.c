@@ -1,0 +1,311 @@
+/* Opening devices, the plan device's memory and describe half, and the cpu device's memory as the system sees
+ * it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "devices/device.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SHIPPED VRAMLAB_SOURCE_DIR "/devices/profiles"
+#define MIB (INT64_C(1) << 20)
+
+static void assert_ok(Status status) {
+  if (status.code != VL_OK) print_message("%s: %s\n", vl_status_name(status.code), status.message);
+  assert_int_equal(status.code, VL_OK);
+}
+
+static Device *open_device(const char *name, const char *profile) {
+  DeviceOptions options = {.threads = 2, .profile = profile, .profile_directory = SHIPPED};
+  Device *device = NULL;
+  assert_ok(vl_device_open(name, &options, &device));
+  assert_non_null(device);
+  return device;
+}
+
+static void assert_open_fails(const char *name, const DeviceOptions *options, StatusCode code,
+                              const char *part) {
+  Device *device = (Device *)1;
+  Status status = vl_device_open(name, options, &device);
+  if (!strstr(status.message, part)) print_message("wanted \"%s\" in \"%s\"\n", part, status.message);
+  assert_int_equal(status.code, code);
+  assert_non_null(strstr(status.message, part));
+  assert_null(device);
+}
+
+static void unknown_names_are_refused_with_the_known(void **state) {
+  (void)state;
+  DeviceOptions options = {.profile = "H200", .profile_directory = SHIPPED};
+  assert_open_fails("tpu", NULL, VL_INVALID, "accepted: cpu, cuda, plan");
+  assert_open_fails("../cpu", NULL, VL_INVALID, "accepted: cpu, cuda, plan");
+  assert_open_fails("cpu", &options, VL_INVALID, "only plan");
+  options.profile = "H900";
+  assert_open_fails("plan", &options, VL_INVALID, "\"H900\"");
+  options = (DeviceOptions){.threads = -1};
+  assert_open_fails("cpu", &options, VL_INVALID, "-1 threads");
+}
+
+/* A module that is missing or is something else is the environment's fault, and the message says which file.
+ */
+static void module_that_does_not_load_is_named(void **state) {
+  (void)state;
+  char folder[] = "/tmp/vramlab-modules-XXXXXX", file[64];
+  const char *modules = getenv("VRAMLAB_MODULES");
+  char *saved = modules ? vl_copy_text(modules) : NULL;
+  assert_non_null(mkdtemp(folder));
+  setenv("VRAMLAB_MODULES", folder, 1);
+  assert_open_fails("cpu", NULL, VL_ENVIRONMENT, folder);
+  assert_open_fails("cpu", NULL, VL_ENVIRONMENT, "oneDNN 3.x");
+  snprintf(file, sizeof file, "%s/vramlab_cpu.so", folder);
+  FILE *broken = fopen(file, "w");
+  assert_non_null(broken);
+  fputs("no library\n", broken);
+  fclose(broken);
+  assert_open_fails("cpu", NULL, VL_ENVIRONMENT, "vramlab_cpu.so");
+  unlink(file);
+  rmdir(folder);
+  if (saved)
+    setenv("VRAMLAB_MODULES", saved, 1);
+  else
+    unsetenv("VRAMLAB_MODULES");
+  free(saved);
+}
+
+static void plan_hands_out_distinct_addresses(void **state) {
+  (void)state;
+  Device *device = open_device("plan", "V100-32GB");
+  const Backing *backing = device->interface->backing(device);
+  uintptr_t first, second;
+  assert_ok(backing->reserve(backing->context, 20 * MIB + 1, &first));
+  assert_ok(backing->reserve(backing->context, 2 * MIB, &second));
+  assert_true(first != 0 && first % 512 == 0 && second % 512 == 0);
+  assert_true(second >= first + 20 * (uintptr_t)MIB + 1);
+  assert_int_equal(device->interface->driver_bytes(device), -1);
+  assert_int_equal(device->interface->driver_peak_bytes(device, true), -1);
+  vl_device_close(&device);
+  assert_null(device);
+}
+
+/* The card's memory less the upper end of what its context takes. */
+static void plan_refuses_beyond_the_profile(void **state) {
+  (void)state;
+  DeviceProfile profile;
+  assert_ok(vl_profile_load(SHIPPED, "A100-80GB", &profile));
+  int64_t capacity = profile.memory_bytes - profile.context_high_bytes;
+  Device *device = open_device("plan", "A100-80GB");
+  const Backing *backing = device->interface->backing(device);
+  uintptr_t address, other;
+  assert_ok(backing->reserve(backing->context, capacity, &address));
+  Status status = backing->reserve(backing->context, 1, &other);
+  assert_int_equal(status.code, VL_OUT_OF_MEMORY);
+  assert_non_null(strstr(status.message, "plan:A100-80GB"));
+  backing->release(backing->context, address, capacity);
+  assert_ok(backing->reserve(backing->context, capacity, &other));
+  assert_true(other != address);
+  DeviceDescription description;
+  device->interface->describe(device, &description);
+  assert_string_equal(description.name, "plan:A100-80GB");
+  assert_true(description.predicts && !description.has_time);
+  assert_int_equal(description.memory_bytes, profile.memory_bytes);
+  vl_device_close(&device);
+}
+
+typedef struct ConvNode {
+  Graph *graph;
+  Node *node;
+} ConvNode;
+
+static ConvNode make_conv(DType dtype) {
+  ConvNode conv = {.graph = vl_graph_create("conv")};
+  int64_t x_shape[] = {2, 32, 8, 8}, w_shape[] = {48, 32, 3, 3};
+  Init zero = {.kind = INIT_ZERO};
+  Tensor *x = vl_graph_tensor(conv.graph, "x", ROLE_ACTIVATION, dtype, 4, x_shape), *y;
+  Tensor *w = vl_graph_parameter(conv.graph, "w", ROLE_PARAMETER, dtype, 4, w_shape, zero);
+  vl_graph_set_scope(conv.graph, "layer");
+  assert_ok(vl_conv(conv.graph, x, w, 1, 1, 1, &y));
+  conv.node = y->producer;
+  return conv;
+}
+
+typedef struct Described {
+  LayoutId inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
+  int64_t workspace_bytes;
+  char implementation[64];
+} Described;
+
+static void ask(Device *device, const Node *node, Described *described) {
+  const DeviceInterface *interface = device->interface;
+  Kernel *kernel;
+  for (int i = 0; i < VL_MAX_INPUTS; ++i)
+    described->inputs[i] = LAYOUT_ANY;
+  for (int i = 0; i < VL_MAX_OUTPUTS; ++i)
+    described->outputs[i] = LAYOUT_ANY;
+  assert_ok(interface->supports(device, node));
+  assert_ok(interface->choose_layouts(device, node, described->inputs, described->outputs));
+  assert_ok(interface->prepare(device, node, described->inputs, described->outputs, &kernel));
+  described->workspace_bytes = interface->workspace_bytes(kernel);
+  snprintf(described->implementation, sizeof described->implementation, "%s",
+           interface->implementation(kernel));
+  assert_ok(interface->build(device, kernel));
+  interface->kernel_destroy(device, &kernel);
+  assert_null(kernel);
+}
+
+/* What makes a planned trace equal a measured one: the same answers to every question. */
+static void plan_describes_as_the_cpu_does(void **state) {
+  (void)state;
+  Device *plan = open_device("plan", NULL), *cpu = open_device("cpu", NULL);
+  const DType dtypes[] = {DTYPE_F32, DTYPE_BF16};
+  for (size_t i = 0; i < 2; ++i) {
+    ConvNode conv = make_conv(dtypes[i]);
+    if (cpu->interface->supports(cpu, conv.node).code == VL_OK) {
+      Described planned, measured;
+      ask(plan, conv.node, &planned);
+      ask(cpu, conv.node, &measured);
+      assert_memory_equal(planned.inputs, measured.inputs, 2 * sizeof(LayoutId));
+      assert_int_equal(planned.outputs[0], measured.outputs[0]);
+      assert_int_equal(planned.workspace_bytes, measured.workspace_bytes);
+      assert_string_equal(planned.implementation, measured.implementation);
+      for (int k = 0; k < 2; ++k)
+        assert_int_equal(
+            plan->interface->storage_bytes(plan, planned.inputs[k], conv.node->inputs[k]->storage),
+            cpu->interface->storage_bytes(cpu, measured.inputs[k], conv.node->inputs[k]->storage));
+    }
+    vl_graph_destroy(&conv.graph);
+  }
+  DeviceDescription description;
+  plan->interface->describe(plan, &description);
+  assert_string_equal(description.name, "plan:cpu");
+  assert_int_equal(description.threads, 2);
+  vl_device_close(&plan);
+  vl_device_close(&cpu);
+}
+
+static void profile_charges_its_upper_workspace(void **state) {
+  (void)state;
+  DeviceProfile profile;
+  assert_ok(vl_profile_load(SHIPPED, "H200", &profile));
+  Device *device = open_device("plan", "H200");
+  ConvNode conv = make_conv(DTYPE_F16);
+  Described described;
+  ask(device, conv.node, &described);
+  assert_int_equal(described.workspace_bytes, profile.workspace_high_bytes);
+  assert_int_equal(described.inputs[0], LAYOUT_PLAIN);
+  assert_int_equal(described.outputs[0], LAYOUT_PLAIN);
+  assert_int_equal(device->interface->storage_bytes(device, LAYOUT_PLAIN, conv.node->inputs[0]->storage),
+                   2 * 32 * 8 * 8 * 2);
+  vl_graph_destroy(&conv.graph);
+  vl_device_close(&device);
+}
+
+/* A message that names the type and the accepted ones, not an emulation nobody asked for. */
+static void cpu_refuses_types_it_has_no_kernels_for(void **state) {
+  (void)state;
+  Device *device = open_device("cpu", NULL);
+  const DType dtypes[] = {DTYPE_F16, DTYPE_F64};
+  for (size_t i = 0; i < 2; ++i) {
+    ConvNode conv = make_conv(dtypes[i]);
+    Status status = device->interface->supports(device, conv.node);
+    assert_int_equal(status.code, VL_UNSUPPORTED);
+    assert_non_null(strstr(status.message, vl_dtype_name(dtypes[i])));
+    assert_non_null(strstr(status.message, "accepted: f32, bf16"));
+    vl_graph_destroy(&conv.graph);
+  }
+  vl_device_close(&device);
+}
+
+/* RSS grows by what is reserved and falls by what is released. Tolerance: the kernel counts resident pages
+ * per thread in batches and hands them in late (up to 64 pages a thread and counter), and printing touches
+ * some. */
+static void cpu_reserves_resident_pages(void **state) {
+  (void)state;
+  Device *device = open_device("cpu", NULL);
+  const DeviceInterface *interface = device->interface;
+  const Backing *backing = interface->backing(device);
+  const int64_t bytes = 96 * MIB, tolerance = 2 * MIB;
+  uintptr_t address;
+  int64_t before = interface->driver_bytes(device);
+  if (interface->driver_peak_bytes(device, true) < 0) skip(); /* no clear_refs here */
+  assert_ok(backing->reserve(backing->context, bytes, &address));
+  assert_int_equal(address % (2 * MIB), 0);
+  int64_t held = interface->driver_bytes(device);
+  assert_in_range(held - before, bytes - tolerance, bytes + tolerance);
+  ((volatile char *)address)[bytes - 1] = 1;
+  backing->release(backing->context, address, bytes);
+  int64_t after = interface->driver_bytes(device);
+  assert_in_range(held - after, bytes - tolerance, bytes + tolerance);
+  /* The peak remembers; a reset forgets. */
+  assert_true(interface->driver_peak_bytes(device, true) >= held - tolerance);
+  assert_true(interface->driver_peak_bytes(device, false) <= after + tolerance);
+  vl_device_close(&device);
+}
+
+static void cpu_refuses_more_than_the_machine_has(void **state) {
+  (void)state;
+  Device *device = open_device("cpu", NULL);
+  const Backing *backing = device->interface->backing(device);
+  DeviceDescription description;
+  device->interface->describe(device, &description);
+  uintptr_t address;
+  Status status = backing->reserve(backing->context, description.memory_bytes, &address);
+  assert_int_equal(status.code, VL_OUT_OF_MEMORY);
+  assert_non_null(strstr(status.message, "GiB"));
+  assert_true(strstr(status.message, "MemAvailable") || strstr(status.message, "memory.max"));
+  vl_device_close(&device);
+}
+
+/* Plain data comes back from a padded layout as it went in, and the padding holds zeros. */
+static void upload_and_download_are_inverse(void **state) {
+  (void)state;
+  Device *device = open_device("cpu", NULL);
+  const DeviceInterface *interface = device->interface;
+  const Backing *backing = interface->backing(device);
+  enum { N = 2, C = 20, H = 3, ELEMENTS = N * C * H * H, PADDED_C = 32 };
+  Graph *graph = vl_graph_create("upload");
+  int64_t shape[] = {N, C, H, H};
+  Storage *storage = vl_graph_tensor(graph, "x", ROLE_INPUT, DTYPE_F32, 4, shape)->storage;
+  for (LayoutId layout = LAYOUT_PLAIN; layout < 64; ++layout)
+    if (strcmp(interface->layout_name(device, layout), "nChw16c") == 0) storage->layout = layout;
+  assert_true(storage->layout > LAYOUT_PLAIN);
+  int64_t bytes = interface->storage_bytes(device, storage->layout, storage);
+  assert_int_equal(bytes, N * PADDED_C * H * H * 4);
+  float in[ELEMENTS], out[ELEMENTS] = {0};
+  for (int i = 0; i < ELEMENTS; ++i)
+    in[i] = (float)(i + 1);
+  uintptr_t address;
+  assert_ok(backing->reserve(backing->context, bytes, &address));
+  float *memory = (float *)address;
+  memset(memory, 0xff, (size_t)bytes);
+  assert_ok(interface->upload(device, storage, in, address));
+  double sum = 0.0;
+  for (int64_t i = 0; i < bytes / 4; ++i)
+    sum += (double)memory[i];
+  assert_true(sum == ELEMENTS * (ELEMENTS + 1) / 2); /* exact in double; NaN where padding was left alone */
+  assert_true(memory[1] == (float)(H * H + 1));      /* channel 1 of the first pixel */
+  assert_ok(interface->download(device, storage, address, out));
+  assert_memory_equal(in, out, sizeof in);
+  backing->release(backing->context, address, bytes);
+  vl_graph_destroy(&graph);
+  vl_device_close(&device);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(unknown_names_are_refused_with_the_known),
+      cmocka_unit_test(module_that_does_not_load_is_named),
+      cmocka_unit_test(plan_hands_out_distinct_addresses),
+      cmocka_unit_test(plan_refuses_beyond_the_profile),
+      cmocka_unit_test(plan_describes_as_the_cpu_does),
+      cmocka_unit_test(profile_charges_its_upper_workspace),
+      cmocka_unit_test(cpu_refuses_types_it_has_no_kernels_for),
+      cmocka_unit_test(cpu_reserves_resident_pages),
+      cmocka_unit_test(cpu_refuses_more_than_the_machine_has),
+      cmocka_unit_test(upload_and_download_are_inverse),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
