@@ -234,5 +234,5 @@ int main(void) {
       cmocka_unit_test(moves_are_undone),
       cmocka_unit_test(dropout_is_its_own_gradient),
   };
-  return cmocka_run_group_tests_name("op_gradients", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("graph_gradients", tests, NULL, NULL);
 }

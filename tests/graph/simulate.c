@@ -1,0 +1,204 @@
+#include "tests/graph/simulate.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A value is a hash of how it was computed: of the node, the output's place and the values it read. */
+typedef struct Machine {
+  const Program *program;
+  const Schedule *schedule;
+  uint64_t *expected; /* by tensor id: what the graph says */
+  uint64_t *content;  /* by buffer: what lies there */
+  bool *held, *obtained, *read;
+  int32_t *first_write, *last_touch; /* by buffer */
+} Machine;
+
+static bool is_given(const Storage *storage) {
+  return vl_role_is_persistent(storage->role) || storage->role == ROLE_INPUT;
+}
+
+static uint64_t value_of(const Node *node, int32_t output, const uint64_t *inputs) {
+  uint64_t hash = vl_hash_bytes(vl_hash_start, &node->id, sizeof node->id);
+  hash = vl_hash_bytes(hash, &output, sizeof output);
+  return vl_hash_bytes(hash, inputs, (size_t)node->input_count * sizeof *inputs);
+}
+
+static bool is_free_view(const Node *node) {
+  return node->op->is_view && node->outputs[0]->storage == node->inputs[0]->storage;
+}
+
+/* What each tensor is, by the graph alone: as if every node had fresh memory and ran once, in order. */
+static void evaluate_graph(Machine *machine) {
+  const Graph *graph = machine->program->graph;
+  for (int32_t i = 0; i < graph->tensor_count; i++) {
+    const Tensor *tensor = graph->tensors[i];
+    if (!tensor->producer) machine->expected[i] = vl_hash_text(vl_hash_start, tensor->name);
+  }
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    uint64_t inputs[VL_MAX_INPUTS] = {0};
+    for (int32_t k = 0; k < node->input_count; k++) {
+      if (node->inputs[k]) inputs[k] = machine->expected[node->inputs[k]->id];
+    }
+    for (int32_t k = 0; k < node->output_count; k++) {
+      if (!node->outputs[k]) continue;
+      machine->expected[node->outputs[k]->id] = is_free_view(node) ? inputs[0] : value_of(node, k, inputs);
+    }
+  }
+}
+
+static void obtain(Machine *machine, int32_t at, int32_t id) {
+  const char *name = machine->schedule->buffers[id].storage->name;
+  if (machine->obtained[id]) fail_msg("%s (pass %d) is obtained twice", name, machine->schedule->buffers[id].pass);
+  if (is_given(machine->schedule->buffers[id].storage)) fail_msg("%s is given, not obtained", name);
+  if (machine->first_write[id] != at) fail_msg("%s is obtained at %d, first written at %d", name, at,
+                                               machine->first_write[id]);
+  machine->obtained[id] = machine->held[id] = true;
+}
+
+static bool needed_after_step(const Program *program, const Buffer *buffer) {
+  if (buffer->pass != 0) return false;
+  bool loss = program->loss && buffer->storage == program->loss->storage;
+  bool logits = !program->training && program->logits && buffer->storage == program->logits->storage;
+  return loss || logits || (buffer->storage->role == ROLE_GRADIENT && !program->release_gradients);
+}
+
+static void release(Machine *machine, int32_t at, int32_t id) {
+  const Buffer *buffer = &machine->schedule->buffers[id];
+  if (!machine->held[id]) fail_msg("%s (pass %d) is released and not held", buffer->storage->name, buffer->pass);
+  int32_t end = needed_after_step(machine->program, buffer) ? machine->schedule->instance_count - 1
+                                                            : machine->last_touch[id];
+  if (at != end) fail_msg("%s (pass %d) is released at %d, not at %d", buffer->storage->name, buffer->pass, at, end);
+  machine->held[id] = false;
+}
+
+static void launch(Machine *machine, int32_t at) {
+  const Instance *instance = &machine->schedule->instances[at];
+  const Node *node = instance->node;
+  uint64_t inputs[VL_MAX_INPUTS] = {0};
+  for (int32_t k = 0; k < node->input_count; k++) {
+    const Tensor *tensor = node->inputs[k];
+    int32_t id = instance->inputs[k];
+    if (!tensor) continue;
+    assert_true(id >= 0);
+    const Buffer *buffer = &machine->schedule->buffers[id];
+    assert_ptr_equal(buffer->storage, tensor->storage);
+    if (!machine->held[id]) fail_msg("%s in %s reads %s, which is not held", node->op->name, node->scope, tensor->name);
+    if (machine->content[id] != machine->expected[tensor->id]) {
+      fail_msg("%s in %s (instance %d) reads %s and finds another value", node->op->name, node->scope, at,
+               tensor->name);
+    }
+    inputs[k] = machine->content[id];
+    machine->read[id] = true;
+  }
+  for (int32_t k = 0; k < node->output_count; k++) {
+    if (!node->outputs[k]) continue;
+    int32_t id = instance->outputs[k];
+    assert_true(id >= 0 && machine->held[id]);
+    assert_ptr_equal(machine->schedule->buffers[id].storage, node->outputs[k]->storage);
+    machine->content[id] = value_of(node, k, inputs);
+  }
+}
+
+/* Where each buffer is first written and last touched, from the launches alone. */
+static void find_touches(Machine *machine) {
+  const Schedule *schedule = machine->schedule;
+  for (int32_t i = 0; i < schedule->buffer_count; i++) machine->first_write[i] = machine->last_touch[i] = -1;
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    for (int32_t k = 0; k < VL_MAX_INPUTS; k++) {
+      if (instance->inputs[k] >= 0) machine->last_touch[instance->inputs[k]] = at;
+    }
+    for (int32_t k = 0; k < VL_MAX_OUTPUTS; k++) {
+      int32_t id = instance->outputs[k];
+      if (id < 0) continue;
+      machine->last_touch[id] = at;
+      if (machine->first_write[id] < 0) machine->first_write[id] = at;
+    }
+  }
+}
+
+static void start(Machine *machine) {
+  const Schedule *schedule = machine->schedule;
+  size_t buffers = (size_t)schedule->buffer_count + 1;
+  machine->expected = vl_allocate(((size_t)machine->program->graph->tensor_count + 1) * sizeof(uint64_t));
+  machine->content = vl_allocate(buffers * sizeof(uint64_t));
+  machine->held = vl_allocate(buffers);
+  machine->obtained = vl_allocate(buffers);
+  machine->read = vl_allocate(buffers);
+  machine->first_write = vl_allocate(buffers * sizeof(int32_t));
+  machine->last_touch = vl_allocate(buffers * sizeof(int32_t));
+  evaluate_graph(machine);
+  find_touches(machine);
+  for (int32_t i = 0; i < schedule->buffer_count; i++) {
+    const Storage *storage = schedule->buffers[i].storage;
+    if (!is_given(storage)) continue;
+    machine->held[i] = true;
+    machine->content[i] = machine->expected[storage->root->id];
+  }
+}
+
+/* Every buffer came and went, and what was repeated was read. */
+static void finish(const Machine *machine) {
+  const Schedule *schedule = machine->schedule;
+  for (int32_t i = 0; i < schedule->buffer_count; i++) {
+    const Buffer *buffer = &schedule->buffers[i];
+    if (is_given(buffer->storage)) continue;
+    if (machine->held[i]) fail_msg("%s (pass %d) is held after the step", buffer->storage->name, buffer->pass);
+    if (!machine->obtained[i]) fail_msg("%s (pass %d) is never obtained", buffer->storage->name, buffer->pass);
+  }
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    if (instance->pass == 0) continue;
+    assert_false(instance->node->op->side_effect);
+    bool read = false;
+    for (int32_t k = 0; k < VL_MAX_OUTPUTS; k++) {
+      read = read || (instance->outputs[k] >= 0 && machine->read[instance->outputs[k]]);
+    }
+    if (!read) fail_msg("%s in %s is repeated for nobody", instance->node->op->name, instance->node->scope);
+  }
+}
+
+void simulate_schedule(const Program *program, const Schedule *schedule, Simulation *simulation) {
+  Machine machine = {.program = program, .schedule = schedule};
+  start(&machine);
+  *simulation = (Simulation){0};
+  simulation->held_bytes = vl_allocate(((size_t)schedule->instance_count + 1) * sizeof(int64_t));
+  int64_t held = 0;
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    for (int32_t i = 0; i < instance->obtain_count; i++) {
+      obtain(&machine, at, instance->obtain[i]);
+      const Storage *storage = schedule->buffers[instance->obtain[i]].storage;
+      if (storage->role == ROLE_ACTIVATION) held += vl_dtype_bytes(storage->dtype, storage->elements);
+    }
+    if (held > simulation->peak_bytes) simulation->peak_bytes = held;
+    launch(&machine, at);
+    for (int32_t i = 0; i < instance->release_count; i++) {
+      release(&machine, at, instance->release[i]);
+      const Storage *storage = schedule->buffers[instance->release[i]].storage;
+      if (storage->role == ROLE_ACTIVATION) held -= vl_dtype_bytes(storage->dtype, storage->elements);
+    }
+    simulation->held_bytes[at] = held;
+  }
+  finish(&machine);
+  free(machine.expected);
+  free(machine.content);
+  free(machine.held);
+  free(machine.obtained);
+  free(machine.read);
+  free(machine.first_write);
+  free(machine.last_touch);
+}
+
+void simulation_free(Simulation *simulation) { free(simulation->held_bytes); }
+
+int32_t launches_of(const Schedule *schedule, const Node *node) {
+  int32_t launches = 0;
+  for (int32_t i = 0; i < schedule->instance_count; i++) launches += schedule->instances[i].node == node;
+  return launches;
+}
