@@ -115,19 +115,17 @@ static Status run_program(const StepSpec *spec, Executable *executable, Heap *he
   return status;
 }
 
-Status step_record(const StepSpec *spec, Device *device, StepRecord *record) {
+Status step_record_program(const StepSpec *spec, Program *program, Device *device, StepRecord *record) {
   DeviceDescription description;
   device->interface->describe(device, &description);
-  *record = (StepRecord){0};
+  *record = (StepRecord){.parameters = vl_graph_parameter_count(program->graph)};
   Watch watch = {.record = record,
                  .device = device,
                  .doubles = strcmp(description.name, "reference") == 0,
                  .status = vl_ok()};
-  Program program;
-  VL_TRY(step_build(spec, &program));
-  record->parameters = vl_graph_parameter_count(program.graph);
   Executable *executable = NULL;
-  VL_TRY(vl_executable_create(&program, device, NULL, &executable));
+  VL_TRY(vl_executable_create(program, device, NULL, &executable));
+  record->recomputed = vl_executable_schedule(executable)->recompute_instances;
   Tracker *tracker = vl_tracker_create(false);
   HeapOptions options = {.policy = vl_executable_program(executable)->allocation_policy};
   Heap *heap = NULL;
@@ -138,6 +136,12 @@ Status step_record(const StepSpec *spec, Device *device, StepRecord *record) {
   vl_executable_destroy(&executable);
   if (status.code != VL_OK) step_clear(record);
   return status;
+}
+
+Status step_record(const StepSpec *spec, Device *device, StepRecord *record) {
+  Program program;
+  VL_TRY(step_build(spec, &program));
+  return step_record_program(spec, &program, device, record);
 }
 
 void step_clear(StepRecord *record) {

@@ -19,6 +19,7 @@ typedef struct StepRecord {
   int32_t tensor_count;
   double losses[STEP_MAX_LOSSES];
   int64_t parameters;
+  int32_t recomputed; /* launches that repeat a forward node */
 } StepRecord;
 
 typedef struct StepSpec {
@@ -32,6 +33,10 @@ typedef struct StepSpec {
 
 /* Runs the steps. Values of the reference device are read as the doubles they are. */
 Status step_record(const StepSpec *spec, Device *device, StepRecord *record) VL_CHECKED;
+/* The same for a program made by the caller, recipe applied; takes it over. Of the spec only classes, seed
+ * and steps are read. */
+Status step_record_program(const StepSpec *spec, Program *program, Device *device,
+                           StepRecord *record) VL_CHECKED;
 void step_clear(StepRecord *record);
 const StepTensor *step_find(const StepRecord *record, const char *name); /* NULL: none */
 /* L2 distance over the norm of `truth`. */
