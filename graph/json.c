@@ -240,7 +240,7 @@ static Status get_integer(const json_t *value, const char *path, const char *key
 }
 
 static Status get_small(const json_t *object, const char *path, const char *key, int32_t high, int32_t *out) {
-  int64_t value;
+  int64_t value = 0;
   VL_TRY(get_integer(json_object_get(object, key), path, key, 0, high, &value));
   *out = (int32_t)value;
   return vl_ok();
@@ -303,7 +303,7 @@ static Status get_list(const json_t *object, const char *path, const char *key, 
 
 /* The element's id is its place. */
 static Status check_id(const json_t *object, const char *path, int32_t index) {
-  int64_t id;
+  int64_t id = 0;
   VL_TRY(get_integer(json_object_get(object, "id"), path, "id", 0, INT32_MAX, &id));
   if (id != index)
     return vl_error(VL_INVALID, "%s.id: %lld; expected %d, its place in the list", path, (long long)id,
@@ -333,7 +333,7 @@ static Status read_storage(Reader *reader, json_t *object, int32_t index) {
   storage->layout = LAYOUT_ANY;
   VL_TRY(get_text(reader->graph, json_object_get(object, "name"), path, "name", &storage->name));
   VL_TRY(get_text(reader->graph, json_object_get(object, "scope"), path, "scope", &storage->scope));
-  int role, kind;
+  int role = 0, kind = 0;
   VL_TRY(get_choice(object, path, "role", role_name, ROLE_GRADIENT + 1, &role));
   storage->role = (Role)role;
   VL_TRY(get_dtype(json_object_get(object, "dtype"), path, "dtype", &storage->dtype));
@@ -374,7 +374,7 @@ static Status read_tensor(Reader *reader, json_t *object, int32_t index) {
   VL_TRY(get_text(graph, json_object_get(object, "name"), path, "name", &tensor->name));
   VL_TRY(get_dtype(json_object_get(object, "dtype"), path, "dtype", &tensor->dtype));
   VL_TRY(read_shape(object, path, tensor));
-  int32_t storage;
+  int32_t storage = 0;
   VL_TRY(get_small(object, path, "storage", graph->storage_count - 1, &storage));
   tensor->storage = graph->storages[storage];
   VL_TRY(get_integer(json_object_get(object, "offset"), path, "offset", 0, max_elements, &tensor->offset));
@@ -432,7 +432,7 @@ static Status read_value(Graph *graph, const json_t *value, const char *path, co
   case FIELD_INTEGER: return get_integer(value, path, field->name, INT64_MIN, INT64_MAX, &((int64_t *)at)[i]);
   case FIELD_REAL: return get_real(value, path, field->name, &((double *)at)[i]);
   case FIELD_DTYPE: {
-    DType dtype;
+    DType dtype = DTYPE_F32;
     VL_TRY(get_dtype(value, path, field->name, &dtype));
     ((int64_t *)at)[i] = dtype;
     return vl_ok();
@@ -476,7 +476,7 @@ static Status read_ids(const Graph *graph, json_t *object, const char *path, con
   for (int32_t i = 0; i < *count; i++) {
     const json_t *value = json_array_get(list, (size_t)i);
     if (json_is_null(value)) continue;
-    int64_t id;
+    int64_t id = 0;
     VL_TRY(get_integer(value, path, key, 0, graph->tensor_count - 1, &id));
     tensors[i] = graph->tensors[id];
   }
@@ -509,7 +509,7 @@ static Status read_node(Reader *reader, json_t *object, int32_t index) {
   VL_TRY(read_ids(graph, object, path, "inputs", node->op->min_inputs, node->op->max_inputs, node->inputs,
                   &node->input_count));
   VL_TRY(read_ids(graph, object, path, "outputs", 1, VL_MAX_OUTPUTS, node->outputs, &node->output_count));
-  int segment;
+  int segment = 0;
   VL_TRY(get_choice(object, path, "segment", segment_name, SEGMENT_UPDATE + 1, &segment));
   node->segment = (Segment)segment;
   VL_TRY(get_small(object, path, "block", graph->block_count, &node->block));
@@ -565,7 +565,7 @@ static Status read_root(Reader *reader, json_t *root) {
   const char *format = json_string_value(json_object_get(root, "format"));
   if (format == NULL || strcmp(format, format_name) != 0)
     return vl_error(VL_INVALID, "graph.format: expected '%s'", format_name);
-  int64_t version;
+  int64_t version = 0;
   VL_TRY(get_integer(json_object_get(root, "version"), "graph", "version", FORMAT_VERSION, FORMAT_VERSION,
                      &version));
   VL_TRY(get_text(reader->graph, json_object_get(root, "name"), "graph", "name", &reader->graph->name));

@@ -483,8 +483,10 @@ static char *printed(const Graph *graph, const Schedule *schedule, bool dot) {
 
 static size_t count_text(const char *text, const char *piece) {
   size_t count = 0;
-  for (const char *at = strstr(text, piece); at != NULL; at = strstr(at + 1, piece))
+  while ((text = strstr(text, piece)) != NULL) {
+    text++;
     count++;
+  }
   return count;
 }
 
