@@ -1,0 +1,342 @@
+/* Batch norm, forward: statistics, normalisation with residual and ReLU, running statistics. */
+#include "kernels/cpu/batch_norm.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+float batch_norm_scale(float gamma, float var, double epsilon) {
+  return (float)((double)gamma / sqrt((double)var + epsilon));
+}
+
+static Status prepare_view(CpuDevice *device, Kernel *kernel) {
+  ChannelView *view = vl_allocate(sizeof *view);
+  kernel->data = view;
+  return cpu_channel_view(device, kernel->inputs[0], kernel->node->inputs[0], view);
+}
+
+static int64_t view_elements(const ChannelView *view) {
+  return view->n * view->spatial * vector_channels(view);
+}
+
+/* ---- Statistics ------------------------------------------------------------------------------------------
+ * Of d = x - shift, where shift is the mean of the channel's first points (64 at most): mean = shift + E d,
+ * var = E d^2 - (E d)^2. A lane adds fewer than 128 values of d and of d^2 in f32 (2 * VECTOR_RUN); the
+ * rest is in double, thread after thread. With u = 2^-24 the errors are at most
+ *   mean: u |mean| + 128 u E|d|      var: 130 u (var + (mean - shift)^2) + u var
+ * With blocks of up to 16 channels a lane adds 64 values, four at a time as a tree: 18 in place of 128. */
+
+typedef struct StatsWork {
+  double *sums; /* [thread][2][channels] */
+  float *shift; /* [channels] */
+  float *lanes; /* [thread][2][pattern], by cache lines */
+} StatsWork;
+
+static int64_t stats_bytes(const ChannelView *view, int64_t threads) {
+  int64_t channels = vector_by_lines(vector_channels(view));
+  return threads * 2 * channels * 8 + channels * 4 + threads * 2 * vector_by_lines(vector_pattern(view)) * 4;
+}
+
+static StatsWork stats_work(const ChannelView *view, int64_t threads, uintptr_t workspace) {
+  int64_t channels = vector_by_lines(vector_channels(view));
+  StatsWork work = {.sums = (double *)workspace};
+  work.shift = (float *)(work.sums + threads * 2 * channels);
+  work.lanes = work.shift + channels;
+  return work;
+}
+
+VECTOR_CLONES
+static void add_points(double *sums, const float *x, int64_t count, int64_t block) {
+  for (int64_t i = 0; i < count; i += block) {
+    int64_t width = count - i < block ? count - i : block;
+#pragma omp simd
+    for (int64_t lane = 0; lane < width; lane++)
+      sums[lane] += (double)x[i + lane];
+  }
+}
+
+static void find_shift(const ChannelView *view, VectorArray x, Range blocks, double *sums, float *shift) {
+  _Alignas(64) float buffer[VECTOR_TILE];
+  int64_t points = view->spatial < VECTOR_RUN ? view->spatial : VECTOR_RUN;
+  Range channels = {blocks.begin * view->block, blocks.end * view->block};
+  for (int64_t c = channels.begin; c < channels.end; c++)
+    sums[c] = 0.0;
+  VectorWalk walk = vector_walk(view, (VectorPart){.blocks = blocks, .points = {0, points}});
+  for (VectorTile tile; vector_walk_next(&walk, &tile);)
+    add_points(sums + tile.block * view->block + tile.phase, vector_read(x, tile.offset, tile.count, buffer),
+               tile.count, view->block);
+  for (int64_t c = channels.begin; c < channels.end; c++) {
+    double mean = sums[c] / (double)points;
+    /* An infinite shift would turn finite differences into NaN. */
+    shift[c] = isfinite(mean) ? (float)mean : 0.0F;
+  }
+}
+
+VECTOR_INLINE void add_deviations(const float *x, int64_t count, int64_t pattern, const float *restrict shift,
+                                  float *restrict sum, float *restrict square) {
+  int64_t i = 0;
+  for (; i + 4 * pattern <= count; i += 4 * pattern) {
+#pragma omp simd
+    for (int64_t p = 0; p < pattern; p++) {
+      float d0 = x[i + p] - shift[p], d1 = x[i + pattern + p] - shift[p];
+      float d2 = x[i + 2 * pattern + p] - shift[p], d3 = x[i + 3 * pattern + p] - shift[p];
+      sum[p] += (d0 + d1) + (d2 + d3);
+      square[p] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
+    }
+  }
+  for (; i < count; i += pattern) {
+    int64_t width = count - i < pattern ? count - i : pattern;
+#pragma omp simd
+    for (int64_t p = 0; p < width; p++) {
+      float d = x[i + p] - shift[p];
+      sum[p] += d;
+      square[p] += d * d;
+    }
+  }
+}
+
+VECTOR_CLONES
+static void add_tile(const float *x, int64_t count, int64_t pattern, const float *shift, float *sum,
+                     float *square) {
+  if (pattern == VECTOR_LANES)
+    add_deviations(x, count, VECTOR_LANES, shift, sum, square);
+  else
+    add_deviations(x, count, pattern, shift, sum, square);
+}
+
+static void sum_part(const ChannelView *view, VectorArray x, VectorPart part, const float *shift,
+                     double *sums, float *lanes) {
+  _Alignas(64) float buffer[VECTOR_TILE], repeated[2 * VECTOR_LANES];
+  int64_t pattern = vector_pattern(view), channels = vector_by_lines(vector_channels(view));
+  float *sum = lanes, *square = lanes + vector_by_lines(pattern);
+  const float *block_shift = shift;
+  memset(sums, 0, (size_t)channels * 2 * sizeof *sums);
+  memset(lanes, 0, (size_t)vector_by_lines(pattern) * 2 * sizeof *lanes);
+  int64_t run = 0;
+  VectorWalk walk = vector_walk(view, part);
+  for (VectorTile tile; vector_walk_next(&walk, &tile);) {
+    if (tile.begins) block_shift = vector_repeat(view, shift, tile.block, repeated);
+    const float *values = vector_read(x, tile.offset, tile.count, buffer);
+    add_tile(values, tile.count, pattern, block_shift + tile.phase, sum + tile.phase, square + tile.phase);
+    run += vector_values(&tile, pattern);
+    if (tile.ends || run >= VECTOR_RUN) {
+      vector_fold(sums + tile.block * view->block, sum, pattern, view->block);
+      vector_fold(sums + channels + tile.block * view->block, square, pattern, view->block);
+      run = 0;
+    }
+  }
+}
+
+static void combine_sums(const Kernel *kernel, const StatsWork *work, int32_t threads, Range channels,
+                         float *mean, float *var) {
+  const ChannelView *view = kernel->data;
+  int64_t padded = vector_by_lines(vector_channels(view));
+  double points = (double)(view->n * view->spatial);
+  for (int64_t c = channels.begin; c < channels.end; c++) {
+    double sum = 0.0, square = 0.0;
+    for (int32_t t = 0; t < threads; t++) {
+      sum += work->sums[(2 * t) * padded + c];
+      square += work->sums[(2 * t + 1) * padded + c];
+    }
+    double difference = sum / points;
+    double variance = square / points - difference * difference;
+    mean[c] = (float)((double)work->shift[c] + difference);
+    var[c] = variance < 0.0 ? 0.0F : (float)variance; /* NaN stays */
+  }
+}
+
+static Status stats_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                           uintptr_t workspace, const LaunchContext *context) {
+  (void)context;
+  const ChannelView *view = kernel->data;
+  VectorArray x = vector_input(kernel, inputs, 0);
+  int32_t wanted = vector_threads(kernel, view_elements(view));
+  StatsWork work = stats_work(view, kernel->threads, workspace);
+  int64_t padded = vector_by_lines(vector_channels(view)), lanes = 2 * vector_by_lines(vector_pattern(view));
+#pragma omp parallel num_threads(wanted) if (wanted > 1)
+  {
+    int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    double *sums = work.sums + thread * 2 * padded;
+    find_shift(view, x, vector_share(view->channel_blocks, threads, thread), sums, work.shift);
+#pragma omp barrier
+    VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
+    sum_part(view, x, part, work.shift, sums, work.lanes + thread * lanes);
+#pragma omp barrier
+    combine_sums(kernel, &work, threads, vector_share(view->channels, threads, thread), (float *)outputs[0],
+                 (float *)outputs[1]);
+  }
+  return vl_ok();
+}
+
+static Status stats_prepare(CpuDevice *device, Kernel *kernel) {
+  VL_TRY(prepare_view(device, kernel));
+  kernel->workspace_bytes = stats_bytes(kernel->data, kernel->threads);
+  return vl_ok();
+}
+
+const CpuOp cpu_op_batch_norm_stats = {
+    .name = "batch_norm_stats",
+    .supports = cpu_supports_f32_bf16,
+    .choose_layouts = vector_choose,
+    .prepare = stats_prepare,
+    .launch = stats_launch,
+};
+
+/* ---- Normalisation --------------------------------------------------------------------------------------- */
+
+/* Per channel, zero in the padding, so that padding stays zero. */
+typedef struct Coefficients {
+  const float *mean, *scale, *beta;
+} Coefficients;
+
+/* Writes those of a range of channels; to is [3][channels], the last dimension by cache lines. */
+static Coefficients fill_coefficients(const Kernel *kernel, const uintptr_t *inputs, Range channels,
+                                      float *to) {
+  const ChannelView *view = kernel->data;
+  const float *mean = (const float *)inputs[1], *var = (const float *)inputs[2];
+  VectorArray gamma = vector_input(kernel, inputs, 3), beta = vector_input(kernel, inputs, 4);
+  int64_t padded = vector_by_lines(vector_channels(view));
+  for (int64_t c = channels.begin; c < channels.end; c++) {
+    bool real = c < view->channels;
+    to[c] = real ? mean[c] : 0.0F;
+    to[padded + c] =
+        real ? batch_norm_scale(vector_element(gamma, c), var[c], kernel->node->params.epsilon) : 0.0F;
+    to[2 * padded + c] = real ? vector_element(beta, c) : 0.0F;
+  }
+  return (Coefficients){to, to + padded, to + 2 * padded};
+}
+
+/* Some values of a pattern. `least` is 0 with ReLU, else -infinity: nothing is smaller, and NaN stays NaN. */
+VECTOR_INLINE void normalise_values(float *y, const float *x, const float *residual, int64_t count,
+                                    const float *restrict mean, const float *restrict scale,
+                                    const float *restrict beta, float least) {
+#pragma omp simd
+  for (int64_t p = 0; p < count; p++) {
+    float value = batch_norm_value(x[p], mean[p], scale[p], beta[p]);
+    if (residual != NULL) value += residual[p];
+    y[p] = value < least ? least : value;
+  }
+}
+
+VECTOR_INLINE void normalise_patterns(float *y, const float *x, const float *residual, int64_t count,
+                                      int64_t pattern, Coefficients by, float least) {
+  int64_t i = 0;
+  for (; i + pattern <= count; i += pattern)
+    normalise_values(y + i, x + i, residual != NULL ? residual + i : NULL, pattern, by.mean, by.scale,
+                     by.beta, least);
+  normalise_values(y + i, x + i, residual != NULL ? residual + i : NULL, count - i, by.mean, by.scale,
+                   by.beta, least);
+}
+
+VECTOR_CLONES
+static void normalise_tile(float *y, const float *x, const float *residual, int64_t count, int64_t pattern,
+                           Coefficients by, float least) {
+  if (pattern != VECTOR_LANES)
+    normalise_patterns(y, x, residual, count, pattern, by, least);
+  else if (residual != NULL)
+    normalise_patterns(y, x, residual, count, VECTOR_LANES, by, least);
+  else
+    normalise_patterns(y, x, NULL, count, VECTOR_LANES, by, least);
+}
+
+static void normalise_part(const Kernel *kernel, Coefficients all, VectorArray x, VectorArray residual,
+                           VectorArray y, VectorPart part) {
+  _Alignas(64) float buffer[3][VECTOR_TILE], repeated[3][2 * VECTOR_LANES];
+  const ChannelView *view = kernel->data;
+  int64_t pattern = vector_pattern(view);
+  float least = kernel->node->params.relu != 0 ? 0.0F : -INFINITY;
+  Coefficients row = all;
+  VectorWalk walk = vector_walk(view, part);
+  for (VectorTile tile; vector_walk_next(&walk, &tile);) {
+    if (tile.begins) {
+      row.mean = vector_repeat(view, all.mean, tile.block, repeated[0]);
+      row.scale = vector_repeat(view, all.scale, tile.block, repeated[1]);
+      row.beta = vector_repeat(view, all.beta, tile.block, repeated[2]);
+    }
+    Coefficients at = {row.mean + tile.phase, row.scale + tile.phase, row.beta + tile.phase};
+    const float *from = vector_read(x, tile.offset, tile.count, buffer[0]);
+    const float *added = NULL;
+    if (residual.address != NULL) added = vector_read(residual, tile.offset, tile.count, buffer[1]);
+    float *to = vector_target(y, tile.offset, buffer[2]);
+    normalise_tile(to, from, added, tile.count, pattern, at, least);
+    vector_write(y, tile.offset, tile.count, to);
+  }
+  vector_write_end(y);
+}
+
+static Status apply_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                           uintptr_t workspace, const LaunchContext *context) {
+  (void)context;
+  const ChannelView *view = kernel->data;
+  VectorArray x = vector_input(kernel, inputs, 0), residual = vector_input(kernel, inputs, 5);
+  VectorArray y = vector_output(kernel, outputs, 0);
+  int32_t wanted = vector_threads(kernel, view_elements(view));
+#pragma omp parallel num_threads(wanted) if (wanted > 1)
+  {
+    int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    Coefficients all = fill_coefficients(kernel, inputs, vector_share(vector_channels(view), threads, thread),
+                                         (float *)workspace);
+#pragma omp barrier
+    VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
+    normalise_part(kernel, all, x, residual, y, part);
+  }
+  return vl_ok();
+}
+
+static Status apply_prepare(CpuDevice *device, Kernel *kernel) {
+  VL_TRY(prepare_view(device, kernel));
+  kernel->workspace_bytes = 3 * 4 * vector_by_lines(vector_channels(kernel->data));
+  return vl_ok();
+}
+
+const CpuOp cpu_op_batch_norm_apply = {
+    .name = "batch_norm_apply",
+    .supports = cpu_supports_f32_bf16,
+    .choose_layouts = vector_choose,
+    .prepare = apply_prepare,
+    .launch = apply_launch,
+};
+
+/* ---- Running statistics ------------------------------------------------------------------------------------
+ * r = (1 - momentum) r + momentum s in double, rounded once; s of the variance is var * count / (count - 1).
+ */
+
+static Status update_supports(CpuDevice *device, const Node *node) {
+  if (node->params.count < 2)
+    return vl_error(VL_UNSUPPORTED,
+                    "batch_norm_update in %s: count = %lld; the unbiased variance needs 2 values",
+                    node->scope, (long long)node->params.count);
+  return cpu_supports_f32_bf16(device, node);
+}
+
+static Status update_prepare(CpuDevice *device, Kernel *kernel) {
+  (void)device;
+  (void)kernel;
+  return vl_ok();
+}
+
+static Status update_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                            uintptr_t workspace, const LaunchContext *context) {
+  (void)workspace;
+  (void)context;
+  const OpParams *params = &kernel->node->params;
+  double momentum = params->momentum, unbiased = (double)params->count / (double)(params->count - 1);
+  int64_t channels = vl_tensor_elements(kernel->node->inputs[0]);
+  const float *mean = (const float *)inputs[0], *var = (const float *)inputs[1];
+  const float *old_mean = (const float *)inputs[2], *old_var = (const float *)inputs[3];
+  float *new_mean = (float *)outputs[0], *new_var = (float *)outputs[1];
+  for (int64_t c = 0; c < channels; c++) {
+    new_mean[c] = (float)((1.0 - momentum) * (double)old_mean[c] + momentum * (double)mean[c]);
+    new_var[c] = (float)((1.0 - momentum) * (double)old_var[c] + momentum * unbiased * (double)var[c]);
+  }
+  *(int64_t *)outputs[2] = *(const int64_t *)inputs[4] + 1;
+  return vl_ok();
+}
+
+const CpuOp cpu_op_batch_norm_update = {
+    .name = "batch_norm_update",
+    .supports = update_supports,
+    .choose_layouts = cpu_choose_plain,
+    .prepare = update_prepare,
+    .launch = update_launch,
+};

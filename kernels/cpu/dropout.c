@@ -1,0 +1,181 @@
+/* dropout: y = x / (1 - rate) where the element is kept, else 0; in any layout.
+ *
+ * Whether it is kept depends on its place in the logical sample: word(key, sample, channel * spatial + place)
+ * of base.h, whose top 24 bits are compared with rate. Philox blocks hold four neighbouring elements of a
+ * channel, so words are drawn along space, a channel at a time, and put where the layout has them. */
+#include "kernels/cpu/vector.h"
+
+#include <math.h>
+#include <omp.h>
+
+/* A patch: some places of some channels of one sample, in memory [place][lane]. */
+enum { PATCH_LANES = 16, PATCH_PLACES = VECTOR_TILE / PATCH_LANES };
+
+typedef struct Mask {
+  uint64_t key;
+  uint32_t threshold; /* kept when the top 24 bits are at least this */
+  float scale;
+} Mask;
+
+/* vl_philox for `count` blocks from `first` on; a multiple of four words of each is written in order. */
+VECTOR_CLONES
+static void draw_blocks(uint64_t key, uint64_t sample, uint64_t first, int64_t count,
+                        uint32_t *restrict words) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++) {
+    uint64_t block = first + (uint64_t)i;
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
+    uint32_t c2 = (uint32_t)sample, c3 = (uint32_t)(sample >> 32);
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; round++) {
+      uint64_t product0 = UINT64_C(0xD2511F53) * c0, product1 = UINT64_C(0xCD9E8D57) * c2;
+      c0 = (uint32_t)(product1 >> 32) ^ c1 ^ k0;
+      c1 = (uint32_t)product1;
+      c2 = (uint32_t)(product0 >> 32) ^ c3 ^ k1;
+      c3 = (uint32_t)product0;
+      k0 += 0x9E3779B9U;
+      k1 += 0xBB67AE85U;
+    }
+    words[4 * i] = c0;
+    words[4 * i + 1] = c1;
+    words[4 * i + 2] = c2;
+    words[4 * i + 3] = c3;
+  }
+}
+
+/* The words of elements [first, first + count) of a sample; returns the first's place in words, which holds
+ * count + 6 at most. */
+static const uint32_t *draw(uint64_t key, uint64_t sample, int64_t first, int64_t count, uint32_t *words) {
+  int64_t begin = first / 4, end = (first + count + 3) / 4;
+  draw_blocks(key, sample, (uint64_t)begin, end - begin, words);
+  return words + first % 4;
+}
+
+VECTOR_CLONES
+static void apply(float *y, const float *x, const uint32_t *restrict words, int64_t count, Mask mask) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    y[i] = (words[i] >> 8) >= mask.threshold ? mask.scale * x[i] : 0.0F;
+}
+
+/* ---- Dense samples ----------------------------------------------------------------------------------------- */
+
+/* Elements [elements.begin, elements.end) of all samples, one after another. */
+static void drop_dense(Mask mask, int64_t first_sample, int64_t per_sample, VectorArray y, VectorArray x,
+                       Range elements) {
+  _Alignas(64) float buffer[2][VECTOR_TILE];
+  _Alignas(64) uint32_t words[VECTOR_TILE + 8];
+  for (int64_t i = elements.begin; i < elements.end;) {
+    int64_t sample = i / per_sample, element = i % per_sample, count = elements.end - i;
+    if (count > per_sample - element) count = per_sample - element;
+    if (count > VECTOR_TILE) count = VECTOR_TILE;
+    const uint32_t *drawn = draw(mask.key, (uint64_t)(first_sample + sample), element, count, words);
+    const float *from = vector_read(x, i, count, buffer[0]);
+    float *to = vector_target(y, i, buffer[1]);
+    apply(to, from, drawn, count, mask);
+    vector_write(y, i, count, to);
+    i += count;
+  }
+}
+
+/* ---- Blocks of channels -------------------------------------------------------------------------------------- */
+
+typedef struct Patch {
+  int64_t sample, block; /* channel block */
+  Range places, lanes;   /* lanes within the block */
+} Patch;
+
+/* The words of a patch, [place][lane]; those of padding lanes are any. */
+static void draw_patch(const ChannelView *view, Mask mask, int64_t first_sample, const Patch *patch,
+                       uint32_t *words) {
+  uint32_t drawn[PATCH_PLACES + 8];
+  int64_t lanes = patch->lanes.end - patch->lanes.begin, places = patch->places.end - patch->places.begin;
+  for (int64_t lane = 0; lane < lanes; lane++) {
+    int64_t channel = patch->block * view->block + patch->lanes.begin + lane;
+    const uint32_t *along = draw(mask.key, (uint64_t)(first_sample + patch->sample),
+                                 channel * view->spatial + patch->places.begin, places, drawn);
+    for (int64_t place = 0; place < places; place++)
+      words[place * lanes + lane] = along[place];
+  }
+}
+
+static void drop_patch(const ChannelView *view, Mask mask, int64_t first_sample, VectorArray y, VectorArray x,
+                       const Patch *patch) {
+  _Alignas(64) float buffer[2][PATCH_LANES * PATCH_PLACES];
+  _Alignas(64) uint32_t words[PATCH_LANES * PATCH_PLACES];
+  draw_patch(view, mask, first_sample, patch, words);
+  int64_t lanes = patch->lanes.end - patch->lanes.begin;
+  int64_t row = patch->sample * view->channel_blocks + patch->block;
+  for (int64_t place = patch->places.begin; place < patch->places.end; place++) {
+    int64_t at = (row * view->spatial + place) * view->block + patch->lanes.begin;
+    const float *from = vector_read(x, at, lanes, buffer[0]);
+    float *to = vector_target(y, at, buffer[1]);
+    apply(to, from, words + (place - patch->places.begin) * lanes, lanes, mask);
+    vector_write(y, at, lanes, to);
+  }
+}
+
+static void drop_blocks(const ChannelView *view, Mask mask, int64_t first_sample, VectorArray y,
+                        VectorArray x, Range rows) {
+  for (int64_t row = rows.begin; row < rows.end; row++)
+    for (int64_t place = 0; place < view->spatial; place += PATCH_PLACES)
+      for (int64_t lane = 0; lane < view->block; lane += PATCH_LANES) {
+        int64_t places = view->spatial - place, lanes = view->block - lane;
+        Patch patch = {row / view->channel_blocks,
+                       row % view->channel_blocks,
+                       {place, place + (places < PATCH_PLACES ? places : PATCH_PLACES)},
+                       {lane, lane + (lanes < PATCH_LANES ? lanes : PATCH_LANES)}};
+        drop_patch(view, mask, first_sample, y, x, &patch);
+      }
+}
+
+/* ---- The op --------------------------------------------------------------------------------------------------- */
+
+static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                     uintptr_t workspace, const LaunchContext *context) {
+  (void)workspace;
+  const ChannelView *view = kernel->data;
+  const OpParams *params = &kernel->node->params;
+  VectorArray x = vector_input(kernel, inputs, 0), y = vector_output(kernel, outputs, 0);
+  /* unit >= rate, and unit is a whole number of 2^-24. */
+  Mask mask = {.key = vl_random_key(context->seed, context->step, params->random_scope),
+               .threshold = (uint32_t)ceil(params->rate * 0x1p24),
+               .scale = (float)(1.0 / (1.0 - params->rate))};
+  int64_t elements = vl_tensor_elements(kernel->node->inputs[0]);
+  int32_t wanted = vector_threads(kernel, 8 * elements); /* a word costs about as much as eight elements */
+#pragma omp parallel num_threads(wanted) if (wanted > 1)
+  {
+    int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    if (view->block == 1)
+      drop_dense(mask, context->first_sample, view->channels * view->spatial, y, x,
+                 vector_share(elements, threads, thread));
+    else
+      drop_blocks(view, mask, context->first_sample, y, x,
+                  vector_share(view->n * view->channel_blocks, threads, thread));
+  }
+  return vl_ok();
+}
+
+static Status prepare(CpuDevice *device, Kernel *kernel) {
+  const Tensor *x = kernel->node->inputs[0];
+  ChannelView *view = vl_allocate(sizeof *view);
+  kernel->data = view;
+  if (kernel->inputs[0] != kernel->outputs[0])
+    return vl_error(VL_INTERNAL, "dropout in %s: layouts %s and %s; they must be one", kernel->node->scope,
+                    cpu_layout_name(device, kernel->inputs[0]), cpu_layout_name(device, kernel->outputs[0]));
+  if (kernel->inputs[0] != LAYOUT_PLAIN) return cpu_channel_view(device, kernel->inputs[0], x, view);
+  /* Plain: the first dimension is the sample, whatever the others mean. */
+  int64_t per_sample = vl_tensor_elements(x) / x->shape[0];
+  *view = (ChannelView){
+      .n = x->shape[0], .channels = per_sample, .channel_blocks = per_sample, .spatial = 1, .block = 1};
+  return vl_ok();
+}
+
+const CpuOp cpu_op_dropout = {
+    .name = "dropout",
+    .supports = cpu_supports_f32_bf16,
+    .choose_layouts = vector_choose,
+    .prepare = prepare,
+    .launch = launch,
+};

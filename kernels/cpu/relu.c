@@ -1,0 +1,59 @@
+/* ReLU and its gradient, element by element over whole storages: zero padding stays zero. */
+#include "kernels/cpu/vector.h"
+
+/* max(x, 0) with NaN kept: NaN is not below zero. */
+VECTOR_CLONES
+static void relu(float *y, const float *x, const float *unused, int64_t count, float parameter) {
+  (void)unused;
+  (void)parameter;
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    y[i] = x[i] < 0.0F ? 0.0F : x[i];
+}
+
+/* dx = y > 0 ? dy : 0 */
+VECTOR_CLONES
+static void relu_backward(float *dx, const float *dy, const float *y, int64_t count, float parameter) {
+  (void)parameter;
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    dx[i] = y[i] > 0.0F ? dy[i] : 0.0F;
+}
+
+static Status prepare(CpuDevice *device, Kernel *kernel) {
+  return vector_prepare_map(device, kernel, kernel->node->input_count);
+}
+
+static Status relu_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                          uintptr_t workspace, const LaunchContext *context) {
+  (void)workspace;
+  (void)context;
+  vector_map(kernel, relu, 0.0F, vector_output(kernel, outputs, 0), vector_input(kernel, inputs, 0),
+             (VectorArray){.address = NULL});
+  return vl_ok();
+}
+
+static Status relu_backward_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                                   uintptr_t workspace, const LaunchContext *context) {
+  (void)workspace;
+  (void)context;
+  vector_map(kernel, relu_backward, 0.0F, vector_output(kernel, outputs, 0), vector_input(kernel, inputs, 0),
+             vector_input(kernel, inputs, 1));
+  return vl_ok();
+}
+
+const CpuOp cpu_op_relu = {
+    .name = "relu",
+    .supports = cpu_supports_f32_bf16,
+    .choose_layouts = vector_choose,
+    .prepare = prepare,
+    .launch = relu_launch,
+};
+
+const CpuOp cpu_op_relu_backward = {
+    .name = "relu_backward",
+    .supports = cpu_supports_f32_bf16,
+    .choose_layouts = vector_choose,
+    .prepare = prepare,
+    .launch = relu_backward_launch,
+};

@@ -1,0 +1,144 @@
+/* kernels/cpu: what the kernels that are bound by memory share; private to the folder.
+ *
+ * They work on tiles: at most VECTOR_TILE elements as f32 in the first-level cache. Types are converted where
+ * a tile is read and written, so that the arithmetic in between is written once, in f32, as loops over arrays
+ * that the compiler vectorises. f32 tiles are used in place.
+ *
+ * Results are the same on every instruction set: products and sums are never contracted (-ffp-contract=off),
+ * lanes are combined in a fixed order, and bf16 is rounded with integer arithmetic, since the AVX512_BF16
+ * conversion flushes subnormal numbers. */
+#ifndef VRAMLAB_KERNELS_CPU_VECTOR_H
+#define VRAMLAB_KERNELS_CPU_VECTOR_H
+
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+/* A function compiled for each instruction set and chosen when the module is loaded. Such a function holds
+ * the loop over a tile and no OpenMP region, whose body would be compiled for the oldest set only. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VECTOR_CLONES
+#endif
+/* A loop body that clones share; called with constants it is specialised. */
+#define VECTOR_INLINE static inline __attribute__((always_inline))
+
+VECTOR_INLINE float vector_float_of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+enum {
+  VECTOR_TILE = 1024,
+  VECTOR_LANES = 16, /* elements of a 64-byte register or cache line */
+  VECTOR_RUN = 64    /* values a lane adds in f32 before its sum goes to double; the last tile may bring it to
+                        just under twice as many */
+};
+
+/* Elements rounded up to whole cache lines of f32, so that what follows is aligned. */
+static inline int64_t vector_by_lines(int64_t elements) {
+  return (elements + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES;
+}
+
+/* ---- Tiles -------------------------------------------------------------------------------------------- */
+
+/* An array of f32 or bf16. */
+typedef struct VectorArray {
+  void *address;
+  DType dtype;
+  bool stream; /* written past the caches: it exceeds them, and is not read before it has left them */
+} VectorArray;
+
+/* An input or output of a node; address NULL when it is absent. */
+VectorArray vector_input(const Kernel *kernel, const uintptr_t *inputs, int32_t i);
+VectorArray vector_output(const Kernel *kernel, const uintptr_t *outputs, int32_t i);
+
+/* The elements [offset, offset + count) as f32: in place when they are, else converted into buffer. */
+const float *vector_read(VectorArray array, int64_t offset, int64_t count, float *buffer);
+/* One element. */
+static inline float vector_element(VectorArray array, int64_t i) {
+  return array.dtype == DTYPE_F32 ? ((const float *)array.address)[i]
+                                  : vl_f32_from_bf16(((const uint16_t *)array.address)[i]);
+}
+/* Where to compute the elements from offset: in place, or buffer; vector_write then brings them home. */
+float *vector_target(VectorArray array, int64_t offset, float *buffer);
+void vector_write(VectorArray array, int64_t offset, int64_t count, const float *from);
+/* Makes streamed elements visible to other threads; to be called by the thread that wrote them. */
+void vector_write_end(VectorArray array);
+
+/* ---- Threads ------------------------------------------------------------------------------------------- */
+
+/* A run of items. */
+typedef struct Range {
+  int64_t begin, end;
+} Range;
+/* Thread `thread`'s part of items 0..count-1: parts differ by at most one and are in thread order. */
+static inline Range vector_share(int64_t count, int32_t threads, int32_t thread) {
+  int64_t each = count / threads, rest = count % threads;
+  int64_t begin = each * thread + (thread < rest ? thread : rest);
+  return (Range){begin, begin + each + (thread < rest ? 1 : 0)};
+}
+/* Threads worth starting for that many elements: a region costs about what one thread does with a few tiles.
+ */
+int32_t vector_threads(const Kernel *kernel, int64_t elements);
+
+/* ---- Element-wise ops ------------------------------------------------------------------------------------ */
+
+/* Computes y[i] from a[i] and b[i]. y may be a or b. b is NULL where the op has one input. */
+typedef void VectorFunction(float *y, const float *a, const float *b, int64_t count, float parameter);
+/* Runs a function over whole arrays that share a layout, padding included. */
+void vector_map(const Kernel *kernel, VectorFunction *function, float parameter, VectorArray y, VectorArray a,
+                VectorArray b);
+/* Layouts for ops whose tensors of rank 3 and above share one: the first blocked or channels-last one among
+ * the inputs, so that few copies are needed, else plain. Other tensors are plain. */
+Status vector_choose(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) VL_CHECKED;
+/* prepare for ops whose inputs 0..count-1 and output 0 are walked as one array: VL_INTERNAL unless they have
+ * one layout. data becomes the number of elements. */
+Status vector_prepare_map(CpuDevice *device, Kernel *kernel, int32_t count) VL_CHECKED;
+
+/* ---- Activations by channel -------------------------------------------------------------------------------
+ * A row is what is contiguous for one sample and channel block: [spatial][block]. Coefficients per channel
+ * repeat along it. The pattern is what repeats: block elements, or several blocks where one is shorter than
+ * a register. */
+
+/* Elements of the pattern: a multiple of view.block, at least VECTOR_LANES. */
+int64_t vector_pattern(const ChannelView *view);
+/* Channels with padding. */
+int64_t vector_channels(const ChannelView *view);
+
+/* Channel blocks, and points of all samples (n * spatial), to be visited. */
+typedef struct VectorPart {
+  Range blocks, points;
+} VectorPart;
+
+/* Some elements of a row. */
+typedef struct VectorTile {
+  int64_t offset, count; /* in the activation */
+  int64_t block;         /* channel block */
+  int64_t phase; /* place of the first element in the pattern: not 0 only where a pattern exceeds a tile */
+  bool begins, ends; /* the first, the last of this row in this part */
+} VectorTile;
+
+/* Visits a part in the order of memory, tile by tile. */
+typedef struct VectorWalk {
+  const ChannelView *view;
+  VectorPart part;
+  int64_t pattern, tile;
+  int64_t sample, block, at, row_offset, row_count;
+} VectorWalk;
+VectorWalk vector_walk(const ChannelView *view, VectorPart part);
+bool vector_walk_next(VectorWalk *walk, VectorTile *tile);
+
+/* How many values a tile adds to each lane of the pattern. */
+int64_t vector_values(const VectorTile *tile, int64_t pattern);
+/* Coefficients of a channel block, repeated to the pattern's length: in place where a block is a pattern,
+ * else in buffer, which holds 2 * VECTOR_LANES. */
+const float *vector_repeat(const ChannelView *view, const float *channels, int64_t block, float *buffer);
+/* lanes[i % pattern] += x[i], four patterns at a time as a tree. */
+void vector_add(float *lanes, const float *x, int64_t count, int64_t pattern);
+/* Adds lanes [pattern] to the sums of a block's channels, and zeroes them. */
+void vector_fold(double *sums, float *lanes, int64_t pattern, int64_t block);
+
+#endif
