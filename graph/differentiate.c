@@ -91,11 +91,16 @@ static Status collect(Program *program, const Gradients *gradients) {
   program->gradients =
       vl_arena_allocate(graph->arena, (size_t)graph->storage_count * sizeof *program->gradients);
   program->gradient_count = 0;
-  for (int32_t i = 0; i < graph->storage_count; i++) {
+  int32_t storages = graph->storage_count; /* copies of gradients add more */
+  for (int32_t i = 0; i < storages; i++) {
     Storage *storage = graph->storages[i];
     if (storage->role != ROLE_PARAMETER) continue;
     Tensor *gradient = vl_gradient_of(gradients, storage->root);
     if (!gradient) return vl_error(VL_INVALID, "parameter %s does not reach the loss", storage->name);
+    if (gradient->storage->role == ROLE_GRADIENT) { /* another parameter's too: each has its own */
+      graph->scope = storage->scope;
+      VL_TRY(vl_apply(graph, "copy", NULL, &gradient, 1, &gradient));
+    }
     gradient->storage->role = ROLE_GRADIENT;
     gradient->storage->name = gradient->name = vl_arena_format(graph->arena, "%s.grad", storage->name);
     program->gradients[program->gradient_count++] = (ParameterGradient){storage->root, gradient};

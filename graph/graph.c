@@ -1,4 +1,5 @@
 #include "graph/graph.h"
+#include "graph/ops/ops.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,24 +235,65 @@ int32_t vl_graph_reads(const Graph *graph, const Tensor *tensor, Node **reader) 
   return reads;
 }
 
-Status vl_graph_check(const Graph *graph) {
-  for (int32_t i = 0; i < graph->node_count; i++) {
-    const Node *node = graph->nodes[i];
-    if (node->position != i) return vl_error(VL_INTERNAL, "node %d stands at %d", node->position, i);
-    for (int32_t k = 0; k < node->input_count; k++) {
-      const Tensor *input = node->inputs[k];
-      if (!input || !input->producer) continue;
-      if (input->producer->position >= i) {
-        return vl_error(VL_INVALID, "%s in %s (node %d) reads %s before it is made", node->op->name,
-                        node->scope, i, input->name);
-      }
+static int compare_names(const void *a, const void *b) {
+  return strcmp((*(Storage *const *)a)->name, (*(Storage *const *)b)->name);
+}
+
+static Status check_names(const Graph *graph) {
+  size_t count = (size_t)graph->storage_count;
+  Storage **sorted = vl_allocate((count + 1) * sizeof *sorted);
+  if (count > 0) memcpy(sorted, graph->storages, count * sizeof *sorted);
+  qsort(sorted, count, sizeof *sorted, compare_names);
+  const char *twice = NULL;
+  for (size_t i = 0; i + 1 < count && !twice; i++) {
+    if (strcmp(sorted[i]->name, sorted[i + 1]->name) == 0) twice = sorted[i]->name;
+  }
+  free(sorted);
+  return twice ? vl_error(VL_INVALID, "two storages are named '%s'", twice) : vl_ok();
+}
+
+/* What a node reads is made earlier, by a node of the graph. */
+static Status check_inputs(const Graph *graph, const Node *node) {
+  for (int32_t k = 0; k < node->input_count; k++) {
+    const Tensor *input = node->inputs[k];
+    if (!input || !input->producer) continue;
+    int32_t made_at = input->producer->position;
+    bool made = made_at < node->position && graph->nodes[made_at] == input->producer;
+    if (!made) {
+      return vl_error(VL_INVALID, "%s in %s (node %d) reads %s before it is made", node->op->name, node->scope,
+                      node->position, input->name);
     }
   }
+  return vl_ok();
+}
+
+/* Outputs are what inference says. They name their producer, which op_verify takes for a second maker. */
+static Status check_outputs(Node *node, Graph *scratch) {
+  for (int32_t k = 0; k < node->output_count; k++) {
+    if (node->outputs[k]) node->outputs[k]->producer = NULL;
+  }
+  Status status = op_verify(node, scratch);
+  for (int32_t k = 0; k < node->output_count; k++) {
+    if (node->outputs[k]) node->outputs[k]->producer = node;
+  }
+  return status;
+}
+
+Status vl_graph_check(const Graph *graph) {
+  Graph *scratch = vl_graph_create("check");
+  Status status = check_names(graph);
+  for (int32_t i = 0; i < graph->node_count && status.code == VL_OK; i++) {
+    Node *node = graph->nodes[i];
+    if (node->position != i) status = vl_error(VL_INTERNAL, "node %d stands at %d", node->position, i);
+    if (status.code == VL_OK) status = check_inputs(graph, node);
+    if (status.code == VL_OK) status = check_outputs(node, scratch);
+  }
+  vl_graph_destroy(&scratch);
+  VL_TRY(status);
   for (int32_t i = 0; i < graph->tensor_count; i++) {
     const Tensor *tensor = graph->tensors[i];
     if (tensor->offset < 0 || tensor->offset + vl_tensor_elements(tensor) > tensor->storage->elements) {
-      return vl_error(VL_INVALID, "tensor %s does not lie in its storage %s", tensor->name,
-                      tensor->storage->name);
+      return vl_error(VL_INVALID, "tensor %s does not lie in its storage %s", tensor->name, tensor->storage->name);
     }
   }
   return vl_ok();

@@ -18,7 +18,8 @@ static Tensor *apply(Graph *graph, const char *op, const OpParams *params, Tenso
   return out;
 }
 
-static Tensor *scoped_parameter(Graph *graph, const char *part, int32_t rank, const int64_t *shape, Init init) {
+static Tensor *scoped_parameter(Graph *graph, const char *part, int32_t rank, const int64_t *shape,
+                                Init init) {
   const char *name = vl_arena_format(graph->arena, "%s.%s", graph->scope, part);
   return vl_graph_parameter(graph, name, ROLE_PARAMETER, DTYPE_F32, rank, shape, init);
 }
@@ -111,7 +112,8 @@ static void sum_to_loss(Program *program, Tensor *x) {
   Graph *graph = program->graph;
   vl_graph_set_scope(graph, "loss");
   OpParams sum = {.axis_count = x->rank, .dtype = DTYPE_F32};
-  for (int32_t i = 0; i < x->rank; i++) sum.axes[i] = i;
+  for (int32_t i = 0; i < x->rank; i++)
+    sum.axes[i] = i;
   program->loss = apply(graph, "sum", &sum, x, NULL);
   require_ok(vl_graph_check(graph));
 }
@@ -127,7 +129,8 @@ void network_layers(int32_t layers, int64_t elements, Program *program) {
   for (int32_t layer = 0; layer < layers; layer++) {
     graph->block = ++graph->block_count;
     vl_graph_set_scope(graph, "layer%d", layer + 1);
-    for (int32_t i = 0; i < 8; i++) x = apply(graph, "gelu", NULL, x, NULL);
+    for (int32_t i = 0; i < 8; i++)
+      x = apply(graph, "gelu", NULL, x, NULL);
   }
   graph->block = 0;
   sum_to_loss(program, x);

@@ -13,16 +13,17 @@ typedef struct NetOptions {
   bool evaluation;     /* the evaluation graph */
 } NetOptions;
 
-/* Stem, max pool, three bottleneck-like blocks (1x1, 3x3, 1x1, the first with a projection), a linear layer to
- * 10 classes: ResNet in small, parameters named as there. */
+/* Stem, max pool, three bottleneck-like blocks (1x1, 3x3, 1x1, the first with a projection), a linear layer
+ * to 10 classes: ResNet in small, parameters named as there. */
 void network_bottlenecks(const NetOptions *options, Program *program);
 
-/* Fault case D4: `layers` equal blocks, each a chain of 8 GELUs over a tensor of `elements` f32. A GELU saves its
- * input, so that a layer saves 8 tensors, the first of which is its boundary. */
+/* Fault case D4: `layers` equal blocks, each a chain of 8 GELUs over a tensor of `elements` f32. A GELU saves
+ * its input, so that a layer saves 8 tensors, the first of which is its boundary. */
 void network_layers(int32_t layers, int64_t elements, Program *program);
 
-/* Fault case D1: sum(dropout(p) * q) over 64 elements, p and q ones, in a block of its own that another follows. The
- * gradient of p is the mask the backward draws; that of q is the dropout's output, which checkpointing repeats. */
+/* Fault case D1: sum(dropout(p) * q) over 64 elements, p and q ones, in a block of its own that another
+ * follows. The gradient of p is the mask the backward draws; that of q is the dropout's output, which
+ * checkpointing repeats. */
 void network_dropout(Program *program);
 
 /* Fault case D3: batch norm, ReLU and a product over one channel of constant images, in a block that another

@@ -53,10 +53,11 @@ static void evaluate_graph(Machine *machine) {
 
 static void obtain(Machine *machine, int32_t at, int32_t id) {
   const char *name = machine->schedule->buffers[id].storage->name;
-  if (machine->obtained[id]) fail_msg("%s (pass %d) is obtained twice", name, machine->schedule->buffers[id].pass);
+  if (machine->obtained[id])
+    fail_msg("%s (pass %d) is obtained twice", name, machine->schedule->buffers[id].pass);
   if (is_given(machine->schedule->buffers[id].storage)) fail_msg("%s is given, not obtained", name);
-  if (machine->first_write[id] != at) fail_msg("%s is obtained at %d, first written at %d", name, at,
-                                               machine->first_write[id]);
+  if (machine->first_write[id] != at)
+    fail_msg("%s is obtained at %d, first written at %d", name, at, machine->first_write[id]);
   machine->obtained[id] = machine->held[id] = true;
 }
 
@@ -69,10 +70,12 @@ static bool needed_after_step(const Program *program, const Buffer *buffer) {
 
 static void release(Machine *machine, int32_t at, int32_t id) {
   const Buffer *buffer = &machine->schedule->buffers[id];
-  if (!machine->held[id]) fail_msg("%s (pass %d) is released and not held", buffer->storage->name, buffer->pass);
+  if (!machine->held[id])
+    fail_msg("%s (pass %d) is released and not held", buffer->storage->name, buffer->pass);
   int32_t end = needed_after_step(machine->program, buffer) ? machine->schedule->instance_count - 1
                                                             : machine->last_touch[id];
-  if (at != end) fail_msg("%s (pass %d) is released at %d, not at %d", buffer->storage->name, buffer->pass, at, end);
+  if (at != end)
+    fail_msg("%s (pass %d) is released at %d, not at %d", buffer->storage->name, buffer->pass, at, end);
   machine->held[id] = false;
 }
 
@@ -87,7 +90,8 @@ static void launch(Machine *machine, int32_t at) {
     assert_true(id >= 0);
     const Buffer *buffer = &machine->schedule->buffers[id];
     assert_ptr_equal(buffer->storage, tensor->storage);
-    if (!machine->held[id]) fail_msg("%s in %s reads %s, which is not held", node->op->name, node->scope, tensor->name);
+    if (!machine->held[id])
+      fail_msg("%s in %s reads %s, which is not held", node->op->name, node->scope, tensor->name);
     if (machine->content[id] != machine->expected[tensor->id]) {
       fail_msg("%s in %s (instance %d) reads %s and finds another value", node->op->name, node->scope, at,
                tensor->name);
@@ -107,7 +111,8 @@ static void launch(Machine *machine, int32_t at) {
 /* Where each buffer is first written and last touched, from the launches alone. */
 static void find_touches(Machine *machine) {
   const Schedule *schedule = machine->schedule;
-  for (int32_t i = 0; i < schedule->buffer_count; i++) machine->first_write[i] = machine->last_touch[i] = -1;
+  for (int32_t i = 0; i < schedule->buffer_count; i++)
+    machine->first_write[i] = machine->last_touch[i] = -1;
   for (int32_t at = 0; at < schedule->instance_count; at++) {
     const Instance *instance = &schedule->instances[at];
     for (int32_t k = 0; k < VL_MAX_INPUTS; k++) {
@@ -148,8 +153,10 @@ static void finish(const Machine *machine) {
   for (int32_t i = 0; i < schedule->buffer_count; i++) {
     const Buffer *buffer = &schedule->buffers[i];
     if (is_given(buffer->storage)) continue;
-    if (machine->held[i]) fail_msg("%s (pass %d) is held after the step", buffer->storage->name, buffer->pass);
-    if (!machine->obtained[i]) fail_msg("%s (pass %d) is never obtained", buffer->storage->name, buffer->pass);
+    if (machine->held[i])
+      fail_msg("%s (pass %d) is held after the step", buffer->storage->name, buffer->pass);
+    if (!machine->obtained[i])
+      fail_msg("%s (pass %d) is never obtained", buffer->storage->name, buffer->pass);
   }
   for (int32_t at = 0; at < schedule->instance_count; at++) {
     const Instance *instance = &schedule->instances[at];
@@ -199,6 +206,7 @@ void simulation_free(Simulation *simulation) { free(simulation->held_bytes); }
 
 int32_t launches_of(const Schedule *schedule, const Node *node) {
   int32_t launches = 0;
-  for (int32_t i = 0; i < schedule->instance_count; i++) launches += schedule->instances[i].node == node;
+  for (int32_t i = 0; i < schedule->instance_count; i++)
+    launches += schedule->instances[i].node == node;
   return launches;
 }

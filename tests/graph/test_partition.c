@@ -1,5 +1,5 @@
-/* Layers are cut into segments whose sizes differ by at most one, or every k layers; counts that make no sense are
- * refused before work starts. */
+/* Layers are cut into segments whose sizes differ by at most one, or every k layers; counts that make no
+ * sense are refused before work starts. */
 #include "graph/graph.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +10,11 @@
 
 enum { MOST = 64 };
 
-static void assert_sizes(const int32_t *sizes, int32_t count, const int32_t *expected, int32_t expected_count) {
+static void assert_sizes(const int32_t *sizes, int32_t count, const int32_t *expected,
+                         int32_t expected_count) {
   assert_int_equal(count, expected_count);
-  for (int32_t i = 0; i < count; i++) assert_int_equal(sizes[i], expected[i]);
+  for (int32_t i = 0; i < count; i++)
+    assert_int_equal(sizes[i], expected[i]);
 }
 
 static void leftover_layers_are_spread_d5(void **state) {
