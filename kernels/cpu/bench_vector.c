@@ -1,0 +1,276 @@
+/* bench-vector [batch] [repetitions] [op]: the kernels that are bound by memory, at ResNet-50's sizes, in the
+ * layout its convolutions choose on this machine. For each: GB/s of what must be read and written once, and
+ * its ratio to a memcpy of as many bytes by as many threads (1.00: nothing left to gain). Prints
+ * CTestMeasurement lines. */
+#include "devices/device.h"
+
+#include <inttypes.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A node to time. Inputs by letter: a activation, c channel vector, s the pooled side, i its index, n (N, C),
+ * w weights, - absent. */
+typedef struct Row {
+  const char *label, *op, *inputs;
+  OpParams params;
+  bool in_place; /* output 0 over input 0 */
+  bool pools;    /* only at the stem's size */
+  bool once;     /* only at one size */
+} Row;
+
+static const Row rows[] = {
+    {.label = "batch_norm_stats", .op = "batch_norm_stats", .inputs = "a"},
+    {.label = "batch_norm_apply", .op = "batch_norm_apply", .inputs = "acccc"},
+    {.label = "  in place, ReLU",
+     .op = "batch_norm_apply",
+     .inputs = "acccc",
+     .params.relu = 1,
+     .in_place = true},
+    {.label = "  residual, ReLU", .op = "batch_norm_apply", .inputs = "acccca", .params.relu = 1},
+    {.label = "batch_norm_backward", .op = "batch_norm_backward", .inputs = "aaccc"},
+    {.label = "  in place, ReLU from x",
+     .op = "batch_norm_backward",
+     .inputs = "aacccc",
+     .params.relu = 1,
+     .in_place = true},
+    {.label = "  residual, ReLU from y",
+     .op = "batch_norm_backward",
+     .inputs = "aaccc-a",
+     .params.relu = 1,
+     .params.alpha = 1.0},
+    {.label = "relu", .op = "relu", .inputs = "a"},
+    {.label = "  in place", .op = "relu", .inputs = "a", .in_place = true},
+    {.label = "relu_backward", .op = "relu_backward", .inputs = "aa"},
+    {.label = "add", .op = "add", .inputs = "aa"},
+    {.label = "  in place", .op = "add", .inputs = "aa", .in_place = true},
+    {.label = "gelu", .op = "gelu", .inputs = "a", .once = true},
+    {.label = "gelu_backward", .op = "gelu_backward", .inputs = "aa", .once = true},
+    {.label = "dropout",
+     .op = "dropout",
+     .inputs = "a",
+     .params.rate = 0.5,
+     .params.random_scope = "bench",
+     .once = true},
+    {.label = "max_pool", .op = "max_pool", .inputs = "a", .pools = true},
+    {.label = "max_pool_backward", .op = "max_pool_backward", .inputs = "si", .pools = true},
+    {.label = "avg_pool", .op = "avg_pool", .inputs = "a", .pools = true},
+    {.label = "avg_pool_backward", .op = "avg_pool_backward", .inputs = "s", .pools = true},
+    {.label = "global_avg_pool", .op = "global_avg_pool", .inputs = "a", .once = true},
+    {.label = "global_avg_pool_backward", .op = "global_avg_pool_backward", .inputs = "n", .once = true},
+    {.label = "sgd", .op = "sgd", .inputs = "www", .once = true},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+typedef struct Size {
+  int64_t channels, side;
+} Size;
+static const Size sizes[] = {{64, 112}, {64, 56}, {256, 56}, {512, 28}, {1024, 14}, {2048, 7}};
+enum { SIZES = sizeof sizes / sizeof *sizes, ONCE = 2 };
+
+typedef struct Bench {
+  Device *device;
+  int64_t batch;
+  long repetitions;
+  DType dtype;
+  Size size;
+} Bench;
+
+static void check(Status status) {
+  if (status.code == VL_OK) return;
+  fprintf(stderr, "bench-vector: %s\n", status.message);
+  exit(vl_status_exit_code(status.code));
+}
+
+/* ---- Nodes and their memory ------------------------------------------------------------------------------- */
+
+static Tensor *tensor_of(const Bench *bench, Graph *graph, char kind) {
+  int64_t small = (bench->size.side - 1) / 2 + 1;
+  int64_t activation[] = {bench->batch, bench->size.channels, bench->size.side, bench->size.side};
+  int64_t pooled[] = {bench->batch, bench->size.channels, small, small};
+  int64_t weights[] = {2048, 512, 3, 3};
+  switch (kind) {
+  case 'a': return vl_graph_tensor(graph, "activation", ROLE_INPUT, bench->dtype, 4, activation);
+  case 's': return vl_graph_tensor(graph, "pooled", ROLE_INPUT, bench->dtype, 4, pooled);
+  case 'i': return vl_graph_tensor(graph, "index", ROLE_INPUT, DTYPE_U8, 4, pooled);
+  case 'n': return vl_graph_tensor(graph, "mean", ROLE_INPUT, bench->dtype, 2, activation);
+  case 'c': return vl_graph_tensor(graph, "channels", ROLE_INPUT, DTYPE_F32, 1, &bench->size.channels);
+  case 'w': return vl_graph_tensor(graph, "weights", ROLE_INPUT, DTYPE_F32, 4, weights);
+  default: return NULL;
+  }
+}
+
+/* The layout a convolution wants its input in. */
+static LayoutId convolution_layout(const Bench *bench, Graph *graph) {
+  int64_t shape[] = {bench->size.channels, bench->size.channels, 3, 3};
+  Tensor *inputs[] = {tensor_of(bench, graph, 'a'),
+                      vl_graph_tensor(graph, "filter", ROLE_PARAMETER, bench->dtype, 4, shape)};
+  OpParams params = {.kernel = {3, 3}, .stride = {1, 1}, .padding = {1, 1}, .groups = 1};
+  Node *node;
+  check(vl_graph_add(graph, "conv", &params, inputs, 2, &node));
+  LayoutId in[VL_MAX_INPUTS], out[VL_MAX_OUTPUTS];
+  for (int i = 0; i < VL_MAX_INPUTS; i++)
+    in[i] = LAYOUT_ANY;
+  for (int i = 0; i < VL_MAX_OUTPUTS; i++)
+    out[i] = LAYOUT_ANY;
+  check(bench->device->interface->choose_layouts(bench->device, node, in, out));
+  return in[0];
+}
+
+static Node *node_of(const Bench *bench, Graph *graph, const Row *row) {
+  Tensor *inputs[VL_MAX_INPUTS] = {NULL};
+  int32_t count = (int32_t)strlen(row->inputs);
+  for (int32_t i = 0; i < count; i++)
+    inputs[i] = tensor_of(bench, graph, row->inputs[i]);
+  OpParams params = row->params;
+  params.epsilon = 1e-5;
+  params.dtype = DTYPE_U8; /* of an index */
+  for (int i = 0; row->pools && i < 2; i++) {
+    params.kernel[i] = 3;
+    params.stride[i] = 2;
+    params.padding[i] = 1;
+  }
+  if (strstr(row->op, "pool_backward") != NULL) {
+    params.rank = 4;
+    params.shape[0] = bench->batch;
+    params.shape[1] = bench->size.channels;
+    params.shape[2] = params.shape[3] = bench->size.side;
+  }
+  Node *node;
+  check(vl_graph_add(graph, row->op, &params, inputs, count, &node));
+  return node;
+}
+
+typedef struct Memory {
+  uintptr_t address[VL_MAX_INPUTS + VL_MAX_OUTPUTS + 1];
+  int64_t bytes[VL_MAX_INPUTS + VL_MAX_OUTPUTS + 1];
+  int32_t count;
+} Memory;
+
+static uintptr_t reserve(const Bench *bench, Memory *memory, int64_t bytes) {
+  const Backing *backing = bench->device->interface->backing(bench->device);
+  int32_t i = memory->count++;
+  memory->bytes[i] = bytes > 64 ? bytes : 64;
+  check(backing->reserve(backing->context, memory->bytes[i], &memory->address[i]));
+  return memory->address[i];
+}
+
+static void release(const Bench *bench, Memory *memory) {
+  const Backing *backing = bench->device->interface->backing(bench->device);
+  for (int32_t i = 0; i < memory->count; i++)
+    backing->release(backing->context, memory->address[i], memory->bytes[i]);
+}
+
+/* Numbers of both signs around 1, so that nothing is subnormal and a ReLU has something to do. */
+static void fill(const Tensor *tensor, uintptr_t address, int64_t bytes) {
+  int64_t count = bytes / vl_dtype_bytes(tensor->dtype, 1);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t place = i % 1021;
+    double value = tensor->dtype == DTYPE_U8 ? (double)(place % 9) : (double)(place - 400) / 512.0;
+    vl_element_set((void *)address, tensor->dtype, i, tensor->rank == 1 ? 1.0 : value);
+  }
+}
+
+/* ---- Timing -------------------------------------------------------------------------------------------------- */
+
+/* The shortest time of a memcpy that reads and writes `bytes` in total, by all threads. */
+static double memcpy_ns(const Bench *bench, int64_t bytes) {
+  Memory memory = {.count = 0};
+  int64_t half = (bytes + 1) / 2;
+  char *to = (char *)reserve(bench, &memory, half), *from = (char *)reserve(bench, &memory, half);
+  memset(to, 1, (size_t)half);
+  memset(from, 2, (size_t)half);
+  int64_t best = INT64_MAX;
+  for (long r = 0; r < bench->repetitions + 1; r++) {
+    int64_t start = vl_monotonic_ns();
+#pragma omp parallel
+    {
+      int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+      int64_t begin = half * thread / threads, end = half * (thread + 1) / threads;
+      memcpy(to + begin, from + begin, (size_t)(end - begin));
+    }
+    int64_t elapsed = vl_monotonic_ns() - start;
+    if (r > 0 && elapsed < best) best = elapsed;
+  }
+  release(bench, &memory);
+  return (double)best;
+}
+
+static double kernel_ns(const Bench *bench, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                        uintptr_t workspace) {
+  LaunchContext context = {.seed = 1};
+  int64_t best = INT64_MAX;
+  for (long r = 0; r < bench->repetitions + 1; r++) {
+    int64_t start = vl_monotonic_ns();
+    check(bench->device->interface->launch(bench->device, kernel, inputs, outputs, workspace, &context));
+    int64_t elapsed = vl_monotonic_ns() - start;
+    if (r > 0 && elapsed < best) best = elapsed;
+  }
+  return (double)best;
+}
+
+static bool is_state(const Row *row) { return strcmp(row->op, "sgd") == 0; }
+
+static void time_row(const Bench *bench, const Row *row) {
+  const DeviceInterface *device = bench->device->interface;
+  Graph *graph = vl_graph_create("bench");
+  LayoutId wanted = convolution_layout(bench, graph);
+  Node *node = node_of(bench, graph, row);
+  LayoutId in[VL_MAX_INPUTS], out[VL_MAX_OUTPUTS];
+  for (int i = 0; i < VL_MAX_INPUTS; i++)
+    in[i] = i < node->input_count && node->inputs[i] != NULL && node->inputs[i]->rank == 4 ? wanted
+                                                                                           : LAYOUT_PLAIN;
+  for (int i = 0; i < VL_MAX_OUTPUTS; i++)
+    out[i] = i < node->output_count && node->outputs[i]->rank == 4 ? wanted : LAYOUT_PLAIN;
+  Kernel *kernel;
+  check(device->prepare(bench->device, node, in, out, &kernel));
+  check(device->build(bench->device, kernel));
+
+  Memory memory = {.count = 0};
+  uintptr_t inputs[VL_MAX_INPUTS] = {0}, outputs[VL_MAX_OUTPUTS] = {0};
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (node->inputs[i] == NULL) continue;
+    int64_t size = device->storage_bytes(bench->device, in[i], node->inputs[i]->storage);
+    inputs[i] = reserve(bench, &memory, size);
+    fill(node->inputs[i], inputs[i], size);
+    bytes += size;
+  }
+  for (int32_t i = 0; i < node->output_count; i++) {
+    int64_t size = device->storage_bytes(bench->device, out[i], node->outputs[i]->storage);
+    bool shared = (i == 0 && row->in_place) || is_state(row);
+    outputs[i] = shared ? inputs[2 * i] : reserve(bench, &memory, size);
+    bytes += size;
+  }
+  uintptr_t workspace = reserve(bench, &memory, device->workspace_bytes(kernel));
+  double ns = kernel_ns(bench, kernel, inputs, outputs, workspace), copy_ns = memcpy_ns(bench, bytes);
+  printf("%-26s %-5s %5" PRId64 " x %3" PRId64 "^2  %8.1f %9.0f %7.1f %7.1f %6.2f\n", row->label,
+         vl_dtype_name(is_state(row) ? DTYPE_F32 : bench->dtype), bench->size.channels, bench->size.side,
+         vl_bytes_to_mb(bytes), ns * 1e-3, (double)bytes / ns, (double)bytes / copy_ns, copy_ns / ns);
+  fflush(stdout);
+  release(bench, &memory);
+  device->kernel_destroy(bench->device, &kernel);
+  vl_graph_destroy(&graph);
+}
+
+int main(int argc, char **argv) {
+  Bench bench = {.batch = argc > 1 ? atol(argv[1]) : 16, .repetitions = argc > 2 ? atol(argv[2]) : 7};
+  const char *only = argc > 3 ? argv[3] : NULL;
+  DeviceOptions options = {.threads = 0};
+  check(vl_device_open("cpu", &options, &bench.device));
+  printf("%-26s %-5s %11s  %8s %9s %7s %7s %6s\n", "kernel", "type", "size", "MB", "us", "GB/s", "memcpy",
+         "ratio");
+  for (int i = 0; i < ROWS; i++)
+    for (int d = 0; d < 2; d++)
+      for (int s = 0; s < SIZES; s++) {
+        if (only != NULL && strcmp(rows[i].op, only) != 0) continue;
+        if ((rows[i].pools && s != 0) || (rows[i].once && s != ONCE)) continue;
+        bench.dtype = d == 0 ? DTYPE_F32 : DTYPE_BF16;
+        bench.size = sizes[s];
+        if (d == 1 && is_state(&rows[i])) continue;
+        time_row(&bench, &rows[i]);
+      }
+  vl_device_close(&bench.device);
+  return 0;
+}
