@@ -1,0 +1,84 @@
+/* plot: figures from a store, one gnuplot file each in plots/, drawn by gnuplot. */
+#ifndef VRAMLAB_HARNESS_PLOT_H
+#define VRAMLAB_HARNESS_PLOT_H
+
+#include "harness/report_select.h"
+
+/* One figure of plots/: its file's header says what it selects. */
+typedef struct FigureKind {
+  char name[64];
+  char title[128];
+  char help[256];
+  char select[64];   /* a selection of plot_select.c */
+  char options[256]; /* "x=micro_batch y=needed_bytes" */
+  char path[4096];   /* the .gp file */
+} FigureKind;
+/* The figures that plots/figures lists, in that order. free() them. VL_INVALID names the file and the line.
+ */
+Status vl_plot_kinds(FigureKind **kinds, int32_t *count) VL_CHECKED;
+
+/* A figure of one store. Several workloads give one each, the further ones named "needed-2". */
+typedef struct Figure {
+  char name[96];
+  char title[320];
+  bool drawn;
+  char note[512]; /* why not, or what to know when reading it */
+} Figure;
+
+enum { VL_MAX_FIGURES = 64 };
+typedef struct FigureSet {
+  char directory[4096]; /* where they lie */
+  Figure figures[VL_MAX_FIGURES];
+  int32_t count;
+} FigureSet;
+
+/* What figures are made of. store: for timelines, may be NULL. */
+typedef struct PlotInput {
+  RecordSet records;
+  const Store *store;
+  const char *source; /* the store's name, for the header of the data */
+} PlotInput;
+
+/* Writes NAME.gp and NAME.dat into the directory (made when missing) and draws each in the formats ("png
+ * svg", any of png, svg, pdf). figure NULL: all. Without data: no files and a note. VL_ENVIRONMENT: gnuplot
+ * is missing or failed, with what it said. */
+Status vl_plot_draw(const PlotInput *input, const char *directory, const char *figure, const char *formats,
+                    FigureSet *set) VL_CHECKED;
+
+/* ---- Selections: inside the plot files only ------------------------------------------------------------------------ */
+
+/* What a selection writes: rows of data, and variables of the gnuplot file. */
+typedef struct FigureData {
+  FILE *data, *variables;
+  int64_t points; /* finite values written */
+  char note[512];
+} FigureData;
+
+typedef struct Selection {
+  const char *name;
+  Status (*write)(const PlotInput *input, const Workload *workload, const char *options, FigureData *out);
+} Selection;
+const Selection *vl_selection_find(const char *name); /* NULL when unknown */
+const char *vl_selection_names(void);
+/* The value of "key=value" in space-separated options; false when absent. */
+bool vl_option_text(const char *options, const char *key, char *text, size_t size);
+/* A gnuplot string literal; double quotes and backslashes escaped. */
+void vl_gnuplot_text(FILE *out, const char *text);
+/* A quoted word of a data file, which knows no escapes: a double quote becomes a single one, a backslash a
+ * slash. */
+void vl_gnuplot_word(FILE *out, const char *text);
+/* A number or NaN, as gnuplot reads it. */
+void vl_gnuplot_number(FILE *out, double value);
+
+Status vl_select_series(const PlotInput *input, const Workload *workload, const char *options,
+                        FigureData *out) VL_CHECKED;
+Status vl_select_categories(const PlotInput *input, const Workload *workload, const char *options,
+                            FigureData *out) VL_CHECKED;
+Status vl_select_growth(const PlotInput *input, const Workload *workload, const char *options,
+                        FigureData *out) VL_CHECKED;
+Status vl_select_recipes(const PlotInput *input, const Workload *workload, const char *options,
+                         FigureData *out) VL_CHECKED;
+Status vl_select_timeline(const PlotInput *input, const Workload *workload, const char *options,
+                          FigureData *out) VL_CHECKED;
+
+#endif

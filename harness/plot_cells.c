@@ -1,0 +1,257 @@
+/* Selections of single cells: recipes side by side at one batch, and the timeline of one step. */
+#include "harness/plot.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Recipes side by side --------------------------------------------------------------------------------------------- */
+
+/* A recipe over several lines: axis labels have room for about 30 characters. "\n" is gnuplot's. */
+static void write_wrapped(FILE *out, const char *text) {
+  size_t column = 0;
+  fputc('"', out);
+  while (*text != '\0') {
+    size_t word = strcspn(text, " ");
+    if (column > 0 && column + 1 + word > 30) {
+      fputs("\\n", out);
+      column = 0;
+    } else if (column > 0) {
+      fputc(' ', out);
+      column++;
+    }
+    for (size_t i = 0; i < word; i++)
+      fputc(text[i] == '"' ? '\'' : text[i] == '\\' ? '/' : text[i], out);
+    column += word;
+    text += word;
+    text += strspn(text, " ");
+  }
+  fputc('"', out);
+}
+
+static void write_field(FILE *out, double value) {
+  fputc(' ', out);
+  vl_gnuplot_number(out, value);
+}
+
+/* What one row of the figure shows. */
+typedef struct Bar {
+  double memory_gib, speed, speed_low, speed_high;
+  const char *status;
+  bool predicted;
+} Bar;
+
+static Bar bar_of(const json_t *record) {
+  bool ok = vl_record_has_status(record, "ok");
+  const char *status = vl_record_text(record, "status");
+  int64_t needed = vl_record_integer(record, "needed_bytes");
+  double step = vl_record_real(record, "step_s"), low = vl_record_real(record, "step_s_low"),
+         high = vl_record_real(record, "step_s_high");
+  Bar bar = {.status = status == NULL               ? "?"
+                       : strcmp(status, "oom") == 0 ? "OOM"
+                                                    : status,
+             .predicted = vl_record_is_predicted(record)};
+  bar.memory_gib = ok && needed >= 0 ? (double)needed * 0x1p-30 : NAN;
+  bar.speed = ok && !vl_record_is_emulated(record) ? vl_record_real(record, "samples_per_s") : NAN;
+  bar.speed_low = high > 0 ? bar.speed * step / high : NAN;
+  bar.speed_high = low > 0 ? bar.speed * step / low : NAN;
+  return bar;
+}
+
+/* What gnuplot draws of a bar: a length and the word at its end. An undefined number there would end
+ * gnuplot 5.4 with a segmentation fault, so a bar without a value has no length and says why. */
+static void write_drawn(FILE *out, const Bar *bar) {
+  bool memory = isfinite(bar->memory_gib), speed = isfinite(bar->speed);
+  bool interval = speed && isfinite(bar->speed_low) && isfinite(bar->speed_high);
+  const char *note = bar->predicted ? " predicted" : "",
+             *ran = strcmp(bar->status, "ok") == 0 ? "n/a" : bar->status;
+  double length = speed ? bar->speed : 0, high = interval ? bar->speed_high : length;
+  if (memory)
+    fprintf(out, " %.9g \" %.2f%s\"", bar->memory_gib, bar->memory_gib, note);
+  else
+    fprintf(out, " 0 \" %s\"", ran);
+  fprintf(out, " %.9g %.9g %.9g %.9g", length, interval ? bar->speed_low : length, high, high);
+  if (speed)
+    fprintf(out, " \" %.1f%s\"\n", bar->speed, note);
+  else
+    fprintf(out, " \" %s\"\n", ran);
+}
+
+static void write_bar(FILE *out, int32_t row, const json_t *record, const Bar *bar) {
+  const char *recipe = vl_record_text(record, "recipe");
+  fprintf(out, "%d ", row);
+  write_wrapped(out, recipe != NULL ? recipe : "unnamed");
+  write_field(out, bar->memory_gib);
+  write_field(out, bar->speed);
+  write_field(out, bar->speed_low);
+  write_field(out, bar->speed_high);
+  fprintf(out, " \"%s\" %d", bar->status, bar->predicted);
+  write_drawn(out, bar);
+}
+
+Status vl_select_recipes(const PlotInput *input, const Workload *workload, const char *options,
+                         FigureData *out) {
+  (void)options;
+  RecordSet cells = vl_select_workload(&input->records, workload);
+  Comparison *comparison = vl_allocate(sizeof(*comparison));
+  vl_select_comparison(&cells, comparison);
+  double top_memory = 0, top_speed = 0;
+  fprintf(out->data,
+          "# columns: row recipe needed_gib samples_per_s low high status predicted, and what is drawn\n");
+  for (int32_t i = 0; i < comparison->count; i++) {
+    Bar bar = bar_of(comparison->rows[i]);
+    write_bar(out->data, i, comparison->rows[i], &bar);
+    out->points += isfinite(bar.memory_gib) + isfinite(bar.speed);
+    top_memory = fmax(top_memory, isfinite(bar.memory_gib) ? bar.memory_gib : 0);
+    top_speed = fmax(top_speed, isfinite(bar.speed) ? bar.speed : 0);
+  }
+  fprintf(out->variables, "rows = %d\nbatch = %lld\nmemory_max = %.9g\nspeed_max = %.9g\nheight = %d\n",
+          comparison->count, (long long)comparison->batch, top_memory > 0 ? top_memory * 1.25 : 1,
+          top_speed > 0 ? top_speed * 1.25 : 1, 150 + 50 * comparison->count);
+  free(comparison);
+  free(cells.records);
+  return vl_ok();
+}
+
+/* ---- Timeline ----------------------------------------------------------------------------------------------------------- */
+
+enum { MAX_SAMPLES = 900, HELD = MEMORY_CATEGORY_COUNT, BANDS = MEMORY_CATEGORY_COUNT + 1 };
+
+/* Live bytes after an event: by category what the step itself obtained, and what was held before it. */
+typedef struct Moment {
+  double time_ms;
+  int64_t bands[BANDS];
+  int64_t allocated, reserved;
+  int64_t event;
+} Moment;
+
+/* What each category must have held when the step began: enough that releases never go below nothing. The
+ * rest of what was allocated then is one band, because the timeline cannot say whose it is. */
+static void held_before(const TimelineEvent *events, int64_t count, int64_t bands[BANDS]) {
+  int64_t change[MEMORY_CATEGORY_COUNT] = {0};
+  int64_t first = events[0].allocated_bytes;
+  if (events[0].action == MEMORY_OBTAIN) first -= events[0].bytes;
+  if (events[0].action == MEMORY_RELEASE) first += events[0].bytes;
+  for (int64_t i = 0; i < count; i++) {
+    int32_t category = events[i].category;
+    if (category < 0 || category >= MEMORY_CATEGORY_COUNT) continue;
+    if (events[i].action == MEMORY_OBTAIN) change[category] += events[i].bytes;
+    if (events[i].action == MEMORY_RELEASE) change[category] -= events[i].bytes;
+    if (-change[category] > bands[category]) bands[category] = -change[category];
+  }
+  bands[HELD] = first;
+  for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
+    bands[HELD] -= bands[c];
+}
+
+/* Moments after obtains and releases; free() them. */
+static Moment *moments_of(const TimelineEvent *events, int64_t count, int64_t *moments) {
+  Moment *list = vl_allocate(sizeof(Moment) * (size_t)(count + 1));
+  Moment now = {.time_ms = 0};
+  held_before(events, count, now.bands);
+  *moments = 0;
+  for (int64_t i = 0; i < count; i++) {
+    const TimelineEvent *event = &events[i];
+    now.time_ms = (double)event->time_ns / 1e6;
+    now.allocated = event->allocated_bytes;
+    now.reserved = event->reserved_bytes;
+    now.event = i;
+    bool counted = event->category >= 0 && event->category < MEMORY_CATEGORY_COUNT;
+    if (counted && event->action == MEMORY_OBTAIN) now.bands[event->category] += event->bytes;
+    if (counted && event->action == MEMORY_RELEASE) now.bands[event->category] -= event->bytes;
+    list[(*moments)++] = now;
+  }
+  return list;
+}
+
+static const json_t *record_with_timeline(const PlotInput *input, const Workload *workload,
+                                          TimelineEvent **events, int64_t *count, Status *status) {
+  RecordSet cells = vl_select_workload(&input->records, workload);
+  const json_t *found = NULL;
+  *status = vl_ok();
+  for (int32_t i = 0; i < cells.count && found == NULL && status->code == VL_OK; i++) {
+    const char *key = vl_record_text(cells.records[i], "cell_key");
+    if (key == NULL) continue;
+    *status = vl_store_timeline(input->store, key, events, count);
+    if (status->code == VL_OK && *count > 0) found = cells.records[i];
+  }
+  free(cells.records);
+  return found;
+}
+
+/* One moment in each of MAX_SAMPLES spans: the one with the most allocated, so that no peak is lost. */
+static void write_moments(const Moment *moments, int64_t count, bool timed, FigureData *out) {
+  int64_t spans = count < MAX_SAMPLES ? count : MAX_SAMPLES;
+  for (int64_t s = 0; s < spans; s++) {
+    int64_t from = s * count / spans, until = (s + 1) * count / spans, best = from;
+    for (int64_t i = from; i < until; i++)
+      if (moments[i].allocated > moments[best].allocated) best = i;
+    fprintf(out->data, "%.9g", timed ? moments[best].time_ms : (double)moments[best].event);
+    double sum = (double)moments[best].bands[HELD] * 0x1p-30;
+    fprintf(out->data, " %.6g", sum);
+    for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++) {
+      sum += (double)moments[best].bands[c] * 0x1p-30;
+      fprintf(out->data, " %.6g", sum);
+    }
+    fprintf(out->data, " %.6g\n", (double)moments[best].reserved * 0x1p-30);
+    out->points++;
+  }
+}
+
+static void write_timeline(const json_t *record, const TimelineEvent *events, int64_t count,
+                           FigureData *out) {
+  int64_t moments_count = 0, peak = 0;
+  double reserved = 0;
+  Moment *moments = moments_of(events, count, &moments_count);
+  for (int64_t i = 0; i < moments_count; i++) {
+    if (moments[i].allocated > moments[peak].allocated) peak = i;
+    reserved = fmax(reserved, (double)moments[i].reserved * 0x1p-30);
+  }
+  bool timed = moments[moments_count - 1].time_ms > 0;
+  fprintf(out->data, "# columns: %s held-before-the-step", timed ? "ms" : "event");
+  for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
+    fprintf(out->data, " +%s", vl_memory_category_name((MemoryCategory)c));
+  fprintf(out->data, " reserved (GiB; each band added to those before it)\n");
+  write_moments(moments, moments_count, timed, out);
+  const TimelineEvent *at = &events[moments[peak].event];
+  fprintf(out->variables, "timed = %d\nbands = %d\narray band_names[%d] = [\"held before the step\"", timed,
+          BANDS, BANDS);
+  for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
+    fprintf(out->variables, ", \"%s\"", vl_memory_category_name((MemoryCategory)c));
+  fprintf(out->variables, "]\nused = \"1");
+  for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++) {
+    bool used = false;
+    for (int64_t i = 0; i < moments_count && !used; i++)
+      used = moments[i].bands[c] > 0;
+    if (used) fprintf(out->variables, " %d", c + 2);
+  }
+  fprintf(out->variables, "\"\npeak_x = %.9g\npeak_y = %.9g\nymax = %.9g\npeak_text = ",
+          timed ? moments[peak].time_ms : (double)moments[peak].event,
+          (double)moments[peak].allocated * 0x1p-30, reserved > 0 ? reserved * 1.15 : 1);
+  char text[256];
+  snprintf(text, sizeof(text), "peak %.2f GiB, in %s", (double)moments[peak].allocated * 0x1p-30,
+           at->scope[0] != '\0' ? at->scope : at->name);
+  vl_gnuplot_text(out->variables, text);
+  fprintf(out->variables, "\nxmax = %.9g\nrecipe = ",
+          timed ? moments[moments_count - 1].time_ms : (double)moments[moments_count - 1].event);
+  const char *recipe = vl_record_text(record, "recipe");
+  snprintf(text, sizeof(text), "%s, batch %lld%s", recipe != NULL ? recipe : "",
+           (long long)vl_record_batch(record), vl_record_is_predicted(record) ? ", predicted" : "");
+  vl_gnuplot_text(out->variables, text);
+  fputc('\n', out->variables);
+  free(moments);
+}
+
+Status vl_select_timeline(const PlotInput *input, const Workload *workload, const char *options,
+                          FigureData *out) {
+  (void)options;
+  TimelineEvent *events = NULL;
+  int64_t count = 0;
+  Status status = vl_ok();
+  const json_t *record = NULL;
+  if (input->store != NULL) record = record_with_timeline(input, workload, &events, &count, &status);
+  if (status.code == VL_OK && record != NULL) write_timeline(record, events, count, out);
+  if (record == NULL) snprintf(out->note, sizeof(out->note), "no cell kept its timeline (timeline: true).");
+  free(events);
+  return status;
+}

@@ -1,0 +1,74 @@
+/* What reports and figures look at: the workloads of a store, and the cells that are compared with one
+ * another. */
+#ifndef VRAMLAB_HARNESS_REPORT_SELECT_H
+#define VRAMLAB_HARNESS_REPORT_SELECT_H
+
+#include "harness/claims.h"
+
+/* A case with its settings, training or inference. Text is borrowed from records; settings NULL: the case's
+ * own. */
+typedef struct Workload {
+  const char *case_name, *settings;
+  bool inference;
+} Workload;
+
+enum { VL_MAX_WORKLOADS = 16, VL_MAX_RECIPES = 64, VL_MAX_CAPACITIES = 4 };
+
+/* "resnet50 size=96 inference". */
+void vl_workload_text(const Workload *workload, char *text, size_t size);
+/* The workloads of cells, most cells first; at most VL_MAX_WORKLOADS. */
+int32_t vl_select_workloads(const RecordSet *records, Workload *workloads);
+/* Cells (not other kinds) of a workload, in order. free() records. */
+RecordSet vl_select_workload(const RecordSet *records, const Workload *workload);
+/* What a cell ran on: "cpu (Example CPU 9000)", "plan:V100-32GB". */
+void vl_device_text(const json_t *record, char *text, size_t size);
+bool vl_same_device(const json_t *a, const json_t *b);
+bool vl_record_has_status(const json_t *record, const char *status);
+bool vl_record_is_predicted(const json_t *record);
+/* Samples one optimizer step sees; what recipes are compared at. */
+int64_t vl_record_batch(const json_t *record);
+
+/* Cells that differ in the recipe alone: one device, one batch. */
+typedef struct Comparison {
+  int64_t batch;
+  const json_t *rows[VL_MAX_RECIPES]; /* one a recipe, the baseline first */
+  int32_t count;
+  const json_t *baseline; /* the ok cell of recipe "baseline"; NULL: none */
+} Comparison;
+/* The group with the most recipes that ran: measured before predicted, with a baseline before without, the
+ * larger batch of two equals. Cells under a capacity are left out. count 0: there are no cells. */
+void vl_select_comparison(const RecordSet *cells, Comparison *comparison);
+
+/* Results of a cell against the baseline: what its recipe promises, and what the losses show. */
+typedef enum Outcome {
+  OUTCOME_UNKNOWN = 0,
+  OUTCOME_BITWISE,
+  OUTCOME_TOLERANCE,
+  OUTCOME_DIFFERENT_MODEL,
+  OUTCOME_BROKEN /* the losses differ by more than the recipe promises */
+} Outcome;
+typedef struct Equality {
+  Outcome outcome;
+  bool checked;           /* against losses of both; false: only promised */
+  double loss_difference; /* largest relative difference over the steps; NaN unless checked */
+} Equality;
+Equality vl_record_equality(const json_t *record, const json_t *baseline);
+/* "bitwise", "within tolerance", "different model", "BROKEN PROMISE", "n/a". */
+const char *vl_outcome_name(Outcome outcome);
+
+/* Capacities of the max-batch records of a workload, ascending; 8, 16 and 24 GiB when there are none. */
+int32_t vl_select_capacities(const RecordSet *records, const Workload *workload, int64_t *capacities);
+/* The largest batch of a recipe under a capacity; -1 unknown. */
+int64_t vl_select_max_batch(const RecordSet *records, const Workload *workload, const char *recipe,
+                            int64_t capacity_bytes);
+
+/* Where a cell's needed_bytes go. Parts sum to needed_bytes when `complete`. */
+enum { VL_PART_COUNT = MEMORY_CATEGORY_COUNT + 2 };
+typedef struct MemoryParts {
+  int64_t bytes[VL_PART_COUNT]; /* categories, then cached-free, then libraries; -1 unknown */
+  bool complete;
+} MemoryParts;
+MemoryParts vl_record_parts(const json_t *record);
+const char *vl_part_name(int32_t part);
+
+#endif

@@ -1,0 +1,25 @@
+# Common to all figures: copied into each NAME.gp, so that every one can be edited and drawn on its own:
+#   gnuplot NAME.gp    gnuplot -e 'term="svg"' NAME.gp    gnuplot -e 'term="pdfcairo"' NAME.gp
+# Colours: Okabe and Ito's, told apart by colour-blind readers; dashes, point shapes and patterns vary as well.
+if (!exists("term")) term = "pngcairo"
+if (!exists("height")) height = 500
+if (term eq "pngcairo") set terminal pngcairo noenhanced size 1600,2*height font "sans,20" linewidth 2 background rgb "#ffffff"
+if (term eq "svg") set terminal svg noenhanced size 800,height font "sans-serif,13" linewidth 1.2 background rgb "#ffffff"
+if (term eq "pdfcairo") set terminal pdfcairo noenhanced size 8,8*height/800.0 font "sans,11" linewidth 1.5
+set output name . "." . (term eq "pngcairo" ? "png" : term eq "pdfcairo" ? "pdf" : "svg")
+# NaN is read as an undefined number: a gap in a line. (As "missing" it would drop whole rows.)
+is_known(value) = value == value
+set linetype 1 linecolor rgb "#0072b2" linewidth 2 pointtype 7
+set linetype 2 linecolor rgb "#d55e00" linewidth 2 pointtype 5
+set linetype 3 linecolor rgb "#009e73" linewidth 2 pointtype 9
+set linetype 4 linecolor rgb "#cc79a7" linewidth 2 pointtype 13
+set linetype 5 linecolor rgb "#e69f00" linewidth 2 pointtype 11
+set linetype 6 linecolor rgb "#56b4e9" linewidth 2 pointtype 15
+set linetype 7 linecolor rgb "#7a7a7a" linewidth 2 pointtype 7
+set linetype 8 linecolor rgb "#332288" linewidth 2 pointtype 5
+set linetype cycle 8
+set border 3 linecolor rgb "#707070"
+set tics nomirror out textcolor rgb "#303030"
+set grid ytics linetype 1 linecolor rgb "#e2e2e2" linewidth 1 dashtype 1
+set key outside top left horizontal Left reverse samplen 2.5 spacing 1.15 textcolor rgb "#303030" noenhanced
+set title figure_title textcolor rgb "#101010" offset 0,0.3 noenhanced

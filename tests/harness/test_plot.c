@@ -1,0 +1,263 @@
+/* Figures: drawn where there is something to draw, silent on stderr whatever the data, nothing left where
+ * there is nothing (fault case I8), and bytes that do not depend on the user's language (I4). */
+#include "harness/plot.h"
+#include "harness/report_process.h"
+#include "report_records.h"
+
+#include <dirent.h>
+#include <locale.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char directory[256];
+
+static int make_directory(void **state) {
+  (void)state;
+  const char *kept = getenv("VRAMLAB_KEEP_FIGURES");
+  snprintf(directory, sizeof(directory), "%s", kept != NULL ? kept : "/tmp/vramlab-plot-XXXXXX");
+  return kept == NULL && mkdtemp(directory) == NULL;
+}
+
+static void empty_directory(void) {
+  DIR *listing = opendir(directory);
+  if (listing == NULL) return;
+  char path[1024];
+  for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+    snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
+    if (entry->d_name[0] != '.') unlink(path);
+  }
+  closedir(listing);
+}
+
+static int remove_directory(void **state) {
+  (void)state;
+  if (getenv("VRAMLAB_KEEP_FIGURES") != NULL) return 0;
+  empty_directory();
+  return rmdir(directory);
+}
+
+static bool have_gnuplot(void) {
+  const char *const argv[] = {"gnuplot", "--version", NULL};
+  int code = 0;
+  return vl_process_run(argv, NULL, NULL, 0, NULL, 0, &code).code == VL_OK && code == 0;
+}
+
+/* Draws; vl_plot_draw fails on anything gnuplot writes to stderr. */
+static FigureSet draw(const SyntheticSet *set, const char *figure, const char *formats) {
+  if (!have_gnuplot()) skip();
+  PlotInput input = {.records = {.records = (const json_t **)set->owned, .count = set->count},
+                     .source = "a synthetic store"};
+  FigureSet figures;
+  Status status = vl_plot_draw(&input, directory, figure, formats, &figures);
+  if (status.code != VL_OK) fail_msg("%s", status.message);
+  return figures;
+}
+
+static bool exists(const char *name, const char *ending) {
+  char path[512];
+  snprintf(path, sizeof(path), "%s/%s.%s", directory, name, ending);
+  struct stat facts;
+  return stat(path, &facts) == 0 && facts.st_size > 0;
+}
+
+static char *contents(const char *name, const char *ending) {
+  char path[512];
+  snprintf(path, sizeof(path), "%s/%s.%s", directory, name, ending);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  char *text = vl_allocate(1 << 20);
+  size_t bytes = fread(text, 1, (1 << 20) - 1, file);
+  text[bytes] = '\0';
+  fclose(file);
+  return text;
+}
+
+static void every_figure_of_a_growth_store(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_growth(&set);
+  FigureSet figures = draw(&set, NULL, "png svg pdf");
+  assert_int_equal(figures.count, 6);
+  for (int32_t i = 0; i < figures.count; i++) {
+    bool expected = strcmp(figures.figures[i].name, "timeline") != 0;
+    assert_int_equal(figures.figures[i].drawn, expected);
+    static const char *const endings[] = {"gp", "dat", "png", "svg", "pdf"};
+    for (size_t e = 0; e < 5; e++)
+      assert_int_equal(exists(figures.figures[i].name, endings[e]), expected);
+  }
+  char *text = contents("needed", "dat");
+  assert_non_null(strstr(text, "\"baseline\" 192 NaN NaN NaN"));
+  assert_non_null(strstr(text, "\"baseline (predicted)\" 192 "));
+  free(text);
+  text = contents("needed", "gp");
+  assert_non_null(strstr(text, "array mark_texts[2] = [\"OOM\", \"skipped\"]\narray mark_x[2] = [192, 256]"));
+  free(text);
+  synthetic_clear(&set);
+}
+
+static void recipes_of_the_quick_suite(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_quick(&set);
+  FigureSet figures = draw(&set, "recipes", "png svg");
+  assert_int_equal(figures.count, 1);
+  assert_true(figures.figures[0].drawn);
+  figures = draw(&set, "growth", "png");
+  assert_false(figures.figures[0].drawn);
+  assert_non_null(strstr(figures.figures[0].note, "needs three batches"));
+  synthetic_clear(&set);
+}
+
+/* ---- I8: what makes plot tools warn ------------------------------------------------------------------------------- */
+
+static json_t *row(int64_t batch, double needed_mib) {
+  Synthetic cell = {.suite = "s",
+                    .recipe = "baseline",
+                    .preserves = "bitwise",
+                    .batch = batch,
+                    .activation_bytes = 1e6,
+                    .samples_per_s = 5};
+  json_t *record = synthetic_record(&cell);
+  json_object_set_new(record, "needed_bytes",
+                      isnan(needed_mib) ? json_null() : json_integer((json_int_t)(needed_mib * 1048576)));
+  return record;
+}
+
+static void degenerate_data_i8(void **state) {
+  (void)state;
+  static const struct {
+    int32_t rows;
+    double values[3];
+    bool drawn;
+  } inputs[] = {{0, {0, 0, 0}, false},       {1, {512, 0, 0}, true},     {3, {512, 512, 512}, true},
+                {3, {NAN, NAN, NAN}, false}, {3, {512, NAN, 700}, true}, {3, {0, 0, 0}, true}};
+  for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++) {
+    SyntheticSet set = {.count = 0};
+    for (int32_t r = 0; r < inputs[i].rows; r++)
+      synthetic_add(&set, row(32 * (r + 1), inputs[i].values[r]));
+    FigureSet figures = draw(&set, "needed", "png svg");
+    assert_int_equal(figures.figures[0].drawn, inputs[i].drawn);
+    assert_int_equal(exists("needed", "png"), inputs[i].drawn);
+    if (!inputs[i].drawn) assert_non_null(strstr(figures.figures[0].note, "no data"));
+    if (i == 4) {
+      char *text = contents("needed", "dat");
+      assert_non_null(strstr(text, "\"baseline\" 64 NaN NaN NaN"));
+      free(text);
+      text = contents("needed", "gp");
+      assert_non_null(strstr(text, "set yrange [0:ymax]"));
+      free(text);
+    }
+    /* The other figures of the same rows say nothing either. */
+    (void)draw(&set, NULL, "png");
+    synthetic_clear(&set);
+  }
+}
+
+/* A recipe with quotes or gnuplot's own characters is text. */
+static void names_are_text(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_add(&set, row(32, 512));
+  json_object_set_new(set.owned[0], "recipe", json_string("a_b=\"x\\y\" {c} %d `echo`"));
+  FigureSet figures = draw(&set, NULL, "svg");
+  assert_true(figures.figures[0].drawn);
+  synthetic_clear(&set);
+}
+
+static void data_do_not_depend_on_the_locale_i4(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_growth(&set);
+  (void)draw(&set, "needed", "svg");
+  char *before = contents("needed", "dat");
+  /* Where the language is not installed, its data keep the point, and the test shows less. */
+  char *was = vl_copy_text(setlocale(LC_ALL, NULL));
+  (void)setlocale(LC_ALL, "de_DE.UTF-8");
+  setenv("LC_ALL", "de_DE.UTF-8", 1);
+  (void)draw(&set, "needed", "svg");
+  unsetenv("LC_ALL");
+  (void)setlocale(LC_ALL, was);
+  free(was);
+  char *after = contents("needed", "dat");
+  assert_string_equal(before, after);
+  free(before);
+  free(after);
+  synthetic_clear(&set);
+}
+
+static void unknown_names_are_refused(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_add(&set, row(32, 512));
+  PlotInput input = {.records = {.records = (const json_t **)set.owned, .count = set.count}, .source = "s"};
+  FigureSet figures;
+  Status status = vl_plot_draw(&input, directory, "neded", "png", &figures);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "accepted: recipes, categories, needed"));
+  if (have_gnuplot()) {
+    status = vl_plot_draw(&input, directory, "needed", "gif", &figures);
+    assert_int_equal(status.code, VL_INVALID);
+    assert_non_null(strstr(status.message, "accepted: png, svg, pdf"));
+  }
+  synthetic_clear(&set);
+}
+
+/* The timeline's bands sum to what the heap had allocated, from the first event to the last. */
+static void timeline_bands_sum_to_allocated(void **state) {
+  (void)state;
+  if (!have_gnuplot()) skip();
+  char path[300];
+  snprintf(path, sizeof(path), "%s/store", directory);
+  Store *store = NULL;
+  Status status = vl_store_create(path, "quick", "vramlab run quick", &store);
+  if (status.code != VL_OK) fail_msg("%s", status.message);
+  TimelineEvent *events = vl_allocate(sizeof(TimelineEvent) * 1000);
+  int64_t count = synthetic_timeline(events, 1000);
+  json_t *record = row(32, 512);
+  assert_int_equal(vl_store_append(store, record, events, count).code, VL_OK);
+  const json_t *stored = vl_store_record(store, 0);
+  PlotInput input = {.records = {.records = &stored, .count = 1}, .store = store, .source = "a store"};
+  FigureSet figures;
+  status = vl_plot_draw(&input, directory, "timeline", "png svg", &figures);
+  if (status.code != VL_OK) fail_msg("%s", status.message);
+  assert_true(figures.figures[0].drawn);
+  char *text = contents("timeline", "dat"), *line = strtok(text, "\n");
+  int64_t row_number = 0;
+  for (; line != NULL; line = strtok(NULL, "\n")) {
+    if (line[0] == '#') continue;
+    double values[16];
+    int fields = 0;
+    for (char *at = line; *at != '\0' && fields < 16; fields++)
+      values[fields] = strtod(at, &at);
+    assert_int_equal(fields, 3 + MEMORY_CATEGORY_COUNT);
+    double allocated = (double)events[row_number++].allocated_bytes * 0x1p-30;
+    assert_true(fabs(values[fields - 2] - allocated) < 1e-5 * allocated); /* six digits are written */
+  }
+  assert_int_equal(row_number, count);
+  free(text);
+  json_decref(record);
+  vl_store_close(&store);
+  free(events);
+  const char *const clean[] = {"rm", "-r", path, NULL};
+  int code = 0;
+  assert_int_equal(vl_process_run(clean, NULL, NULL, 0, NULL, 0, &code).code, VL_OK);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_figure_of_a_growth_store),
+      cmocka_unit_test(degenerate_data_i8),
+      cmocka_unit_test(names_are_text),
+      cmocka_unit_test(data_do_not_depend_on_the_locale_i4),
+      cmocka_unit_test(unknown_names_are_refused),
+      cmocka_unit_test(timeline_bands_sum_to_allocated),
+      cmocka_unit_test(recipes_of_the_quick_suite),
+  };
+  return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
