@@ -32,6 +32,7 @@ static const Member members[] = {
     MEMBER(MEMBER_REAL, learning_rate),
     {"repeat", MEMBER_I32, offsetof(SuiteCell, repeat), sizeof(int32_t)},
     {"timeout_s", MEMBER_REAL, offsetof(SuiteCell, timeout_s), sizeof(double)},
+    {"max_batch", MEMBER_FLAG, offsetof(SuiteCell, max_batch), sizeof(bool)},
 };
 enum { MEMBER_COUNT = sizeof members / sizeof members[0] };
 
@@ -121,4 +122,9 @@ Status vl_timeline_from_json(const json_t *json, TimelineEvent **events, int64_t
     snprintf(e->scope, sizeof e->scope, "%s", scope);
   }
   return vl_ok();
+}
+
+void vl_cell_normalize(CellSpec *spec) {
+  const Case *of = vl_case_find(spec->case_name);
+  if (of) snprintf(spec->case_name, sizeof spec->case_name, "%s", of->name);
 }

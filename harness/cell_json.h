@@ -4,6 +4,9 @@
 
 #include "harness/harness.h"
 
+/* The names the tables use: a case found by a synonym gets its own. */
+void vl_cell_normalize(CellSpec *spec);
+
 json_t *vl_cell_to_json(const SuiteCell *cell);
 /* VL_INTERNAL names the field: only our own writer's output is read. */
 Status vl_cell_from_json(const json_t *json, SuiteCell *cell) VL_CHECKED;

@@ -59,6 +59,18 @@ static json_t *engine_name(const CellView *view, const Column *column, const cha
   return json_string("vramlab");
 }
 
+static json_t *kind(const CellView *view, const Column *column, const char **reason) {
+  (void)column, (void)reason;
+  return json_string(view->cell->max_batch ? "max-batch" : "cell");
+}
+
+/* The search fills it in. */
+static json_t *no_batch(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column;
+  *reason = "of kind max-batch only";
+  return NULL;
+}
+
 static json_t *error_text(const CellView *view, const Column *column, const char **reason) {
   *reason = "nothing went wrong";
   return field_value(view->result, column);
@@ -230,6 +242,7 @@ static json_t *created(const CellView *view, const Column *column, const char **
 
 static const Column table[] = {
     {"cell_key", "cell_key", "", COLUMN_TEXT, "hash of what was asked; one row a key", cell_key, 0, 0},
+    {"kind", "kind", "", COLUMN_TEXT, "cell: one run; max-batch: a search under a capacity", kind, 0, 0},
     {"suite", "suite", "", COLUMN_TEXT, "suite it belongs to", suite_unknown, 0, 0},
     {"status", "status", "", COLUMN_TEXT, "ok, oom, diverged, timeout, crashed, unsupported or skipped",
      from_result, RESULT(status)},
@@ -244,6 +257,8 @@ static const Column table[] = {
     {"ranks", "ranks", "1", COLUMN_INTEGER, "processes that share a step", from_result, RESULT(ranks)},
     {"global_batch", "global_batch", "1", COLUMN_INTEGER, "micro_batch x accumulate x ranks", from_result,
      RESULT(global_batch)},
+    {"batch", "batch", "1", COLUMN_INTEGER,
+     "kind max-batch: the largest global batch that fits, 0: none does", no_batch, 0, 0},
     {"recipe", "recipe", "", COLUMN_TEXT, "optimizations, in canonical order", from_result, RESULT(recipe)},
     {"stack", "stack", "", COLUMN_TEXT, "pytorch or vramlab: whose eager behaviour the baseline has",
      from_result, RESULT(stack)},

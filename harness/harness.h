@@ -63,6 +63,8 @@ typedef struct SuiteCell {
   CellSpec spec;
   int32_t repeat;   /* 0-based */
   double timeout_s; /* <= 0: none */
+  bool max_batch;   /* not one run but the search for the largest batch under spec.capacity_bytes; kind
+                       "max-batch" */
 } SuiteCell;
 
 /* 16 hexadecimal digits: hash of the resolved spec, the repeat and the schema version. */
@@ -184,6 +186,10 @@ Status vl_runner_cell(Runner *runner, const SuiteCell *cell, json_t **record, Ti
                       int64_t *event_count) VL_CHECKED;
 /* Whether SIGINT or SIGTERM came. */
 bool vl_runner_stop_requested(Runner *runner);
+/* Searches the largest micro-batch whose plan fits under the cell's capacity (cell->max_batch, device plan).
+ * The record is that of the largest one that fits, of kind "max-batch", with its global batch as "batch"; 0,
+ * and the record of batch 1, when none fits. */
+Status vl_runner_max_batch(Runner *runner, const SuiteCell *cell, json_t **record) VL_CHECKED;
 
 /* The child's side: reads one spec a line, runs it, writes messages to `out`, until end of input. Returns the
  * exit code. run is vl_cell_run but in tests. */

@@ -1,4 +1,5 @@
 /* Suites: a YAML file expanded into cells. Everything is checked before anything runs. */
+#include "harness/cell_json.h"
 #include "harness/harness.h"
 
 #include <dirent.h>
@@ -121,6 +122,7 @@ typedef struct Field {
 
 typedef struct Entry {
   const YamlNode *place;
+  bool max_batch;
   Field fields[MOST_FIELDS];
   int32_t count;
 } Entry;
@@ -267,6 +269,19 @@ static Status divide_batch(const Entry *entry, Draft *draft) {
   return vl_ok();
 }
 
+/* What a search takes from a cell: the batch is what it looks for, and it only plans. */
+static Status make_search(const Entry *entry, Draft *draft) {
+  CellSpec *spec = &draft->cell.spec;
+  if (spec->capacity_bytes == 0) return vl_yaml_error(entry->place, "max_batch needs a capacity");
+  snprintf(spec->device, sizeof spec->device, "plan");
+  spec->micro_batch = 1;
+  spec->timeline = false;
+  spec->data[0] = '\0';
+  draft->repeats = 1;
+  draft->cell.max_batch = true;
+  return vl_ok();
+}
+
 static Status make_draft(const Entry *entry, const int32_t *choice, Draft *draft) {
   memset(draft, 0, sizeof *draft);
   vl_cell_spec_init(&draft->cell.spec);
@@ -281,6 +296,8 @@ static Status make_draft(const Entry *entry, const int32_t *choice, Draft *draft
   }
   VL_TRY(divide_batch(entry, draft));
   if (!*draft->cell.spec.case_name) return vl_yaml_error(entry->place, "a cell needs a case");
+  if (entry->max_batch) VL_TRY(make_search(entry, draft));
+  vl_cell_normalize(&draft->cell.spec);
   Status status = vl_cell_check(&draft->cell.spec);
   return status.code == VL_OK ? status : vl_yaml_error(entry->place, "%s", status.message);
 }
@@ -326,10 +343,14 @@ static Status expand_entry(Expansion *expansion, const Entry *entry) {
   }
 }
 
-static Status expand_map(Expansion *expansion, const YamlNode *defaults, const YamlNode *map) {
-  Entry entry = {.place = map};
+static Status expand_map(Expansion *expansion, const YamlNode *defaults, const YamlNode *map,
+                         bool max_batch) {
+  Entry entry = {.place = map, .max_batch = max_batch};
   VL_TRY(overlay(&entry, defaults));
   VL_TRY(overlay(&entry, map));
+  /* The batch is what a search looks for. */
+  if (max_batch) remove_field(&entry, "batch");
+  if (max_batch) remove_field(&entry, "micro_batch");
   return expand_entry(expansion, &entry);
 }
 
@@ -342,16 +363,19 @@ static Status expect_list_of_maps(const YamlNode *node, const char *what) {
 
 static Status expand(const YamlNode *root, Expansion *expansion) {
   const YamlNode *defaults = vl_yaml_get(root, "defaults"), *axes = vl_yaml_get(root, "axes");
-  const YamlNode *cells = vl_yaml_get(root, "cells");
+  const YamlNode *cells = vl_yaml_get(root, "cells"), *searches = vl_yaml_get(root, "max_batch");
   expansion->exclude = vl_yaml_get(root, "exclude");
   VL_TRY(expect_list_of_maps(cells, "cells"));
+  VL_TRY(expect_list_of_maps(searches, "max_batch"));
   VL_TRY(expect_list_of_maps(expansion->exclude, "exclude"));
-  if (!axes && !cells) return vl_yaml_error(root, "a suite needs axes or cells");
+  if (!axes && !cells && !searches) return vl_yaml_error(root, "a suite needs axes, cells or max_batch");
   int32_t rules = expansion->exclude ? expansion->exclude->count : 0;
   expansion->used = vl_arena_allocate(expansion->suite->arena, (size_t)rules + 1);
-  if (axes) VL_TRY(expand_map(expansion, defaults, axes));
+  if (axes) VL_TRY(expand_map(expansion, defaults, axes, false));
   for (int32_t i = 0; cells && i < cells->count; i++)
-    VL_TRY(expand_map(expansion, defaults, cells->items[i]));
+    VL_TRY(expand_map(expansion, defaults, cells->items[i], false));
+  for (int32_t i = 0; searches && i < searches->count; i++)
+    VL_TRY(expand_map(expansion, defaults, searches->items[i], true));
   for (int32_t i = 0; i < rules; i++)
     if (!expansion->used[i]) return vl_yaml_error(expansion->exclude->items[i], "leaves nothing out");
   if (expansion->suite->cell_count == 0) return vl_yaml_error(root, "no cell is left");
@@ -361,8 +385,8 @@ static Status expand(const YamlNode *root, Expansion *expansion) {
 /* ---- Files ---------------------------------------------------------------------------------------------------------- */
 
 static Status read_head(const YamlNode *root, Suite *suite) {
-  static const char *const accepted[] = {"name", "title",   "help",  "defaults",
-                                         "axes", "exclude", "cells", NULL};
+  static const char *const accepted[] = {"name",    "title", "help",      "defaults", "axes",
+                                         "exclude", "cells", "max_batch", NULL};
   VL_TRY(vl_yaml_check_keys(root, accepted));
   const YamlNode *name = vl_yaml_get(root, "name");
   const YamlNode *title = vl_yaml_get(root, "title"), *help = vl_yaml_get(root, "help");

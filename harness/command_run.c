@@ -1,0 +1,334 @@
+/* vramlab run and vramlab plan: one cell, or the cells of a suite. */
+#include "harness/options.h"
+#include "harness/progress.h"
+#include "harness/suite_run.h"
+
+#include <limits.h>
+#include <math.h>
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KEY_FAILED = 0x200, KEY_RESUME, KEY_JSON };
+
+typedef struct RunCommand {
+  CellOptions cell;
+  bool plan; /* called as `plan` */
+  const char *suite, *output, *filter, *exclude;
+  bool json, quiet, dry_run, failed, resume;
+  char command_line[1024];
+} RunCommand;
+
+static const struct argp_option options_table[] = {
+    {NULL, 0, NULL, 0, "Suites:", 3},
+    {"filter", 'f', "REGEX", 0, "only cells whose line matches (see --dry-run)", 3},
+    {"exclude", 'x', "REGEX", 0, "no cells whose line matches", 3},
+    {"dry-run", 'n', NULL, 0, "print the cells and run none", 3},
+    {"resume", KEY_RESUME, NULL, 0, "go on with the suite's newest results (with -o: with those there)", 3},
+    {"failed", KEY_FAILED, NULL, 0, "go on, and run again what timed out, crashed, diverged or was skipped",
+     3},
+    {NULL, 0, NULL, 0, "Output:", 4},
+    {"output", 'o', "DIR", 0, "where the results go", 4},
+    {"json", KEY_JSON, NULL, 0, "print one JSON object", 4},
+    {"quiet", 'q', NULL, 0, "no progress", 4},
+    {0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state) {
+  RunCommand *command = state->input;
+  switch (key) {
+  case ARGP_KEY_INIT: state->child_inputs[0] = &command->cell; return 0;
+  case 'f': command->filter = text; return 0;
+  case 'x': command->exclude = text; return 0;
+  case 'n': command->dry_run = true; return 0;
+  case 'o': command->output = text; return 0;
+  case 'q': command->quiet = true; return 0;
+  case KEY_JSON: command->json = true; return 0;
+  case KEY_RESUME: command->resume = true; return 0;
+  case KEY_FAILED: command->failed = command->resume = true; return 0;
+  case ARGP_KEY_ARG:
+    if (command->suite) argp_error(state, "one suite at a time: %s, then %s", command->suite, text);
+    command->suite = text;
+    return 0;
+  case ARGP_KEY_END:
+    if (!command->suite && !(command->cell.given & GIVEN_CASE))
+      argp_error(state, "give a suite (vramlab list suites) or --case");
+    if (!command->suite && (command->filter || command->exclude || command->dry_run || command->resume))
+      argp_error(state, "--filter, --exclude, --dry-run, --resume and --failed go with a suite");
+    if (command->cell.recipe_count > 1 || command->cell.capacity_count > 1)
+      argp_error(state, "one recipe and one capacity; several are for a suite or max-batch");
+    return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp_child children[] = {{&vl_cell_argp, 0, NULL, 0}, {0}};
+static const struct argp run_argp = {
+    .options = options_table,
+    .parser = parse_option,
+    .args_doc = "SUITE\n--case NAME",
+    .doc = "Runs a suite, or one cell, and stores or prints what it needs and how fast it is."
+           "\vExit codes: 0 done; 1 a cell failed; 2 bad usage or input; 3 the environment lacks something; "
+           "4 interrupted, to be resumed; 77 the hardware is not there.\n\n"
+           "The first Ctrl-C finishes the current cell and stops, the second one abandons it.",
+    .children = children};
+static const struct argp plan_argp = {
+    .options = options_table,
+    .parser = parse_option,
+    .args_doc = "SUITE\n--case NAME",
+    .doc = "Predicts what a suite, or one cell, needs, without running it: `run` with --device plan.",
+    .children = children};
+
+/* ---- One cell ----------------------------------------------------------------------------------------------- */
+
+static void print_bytes(const char *name, int64_t bytes) {
+  char text[32] = "not known";
+  if (bytes >= 0) vl_format_bytes(bytes, text, sizeof text);
+  printf("%-12s %s\n", name, text);
+}
+
+static void print_cell(const SuiteCell *cell, const json_t *record) {
+  char label[VL_RECIPE_BYTES + 160];
+  const char *status = vl_record_text(record, "status"), *error = vl_record_text(record, "error");
+  double rate = vl_record_real(record, "samples_per_s"), step_s = vl_record_real(record, "step_s");
+  vl_cell_label(cell, label, sizeof label);
+  printf("%s\n%-12s %s%s%s\n", label, "status", status, error ? ": " : "", error ? error : "");
+  printf("%-12s %s\n", "numbers are", vl_record_text(record, "provenance"));
+  print_bytes("needs", vl_record_integer(record, "needed_bytes"));
+  print_bytes("allocated", vl_record_integer(record, "peak_allocated_bytes"));
+  print_bytes("reserved", vl_record_integer(record, "peak_reserved_bytes"));
+  print_bytes("driver", vl_record_integer(record, "peak_driver_bytes"));
+  if (isnan(rate)) return;
+  char text[32];
+  vl_format_seconds(step_s, text, sizeof text);
+  printf("%-12s %.2f samples/s, median step %s\n", "speed", rate, text);
+}
+
+static void print_json(const json_t *json) {
+  char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+  puts(text);
+  free(text);
+}
+
+/* Opens the store of -o: goes on with one that is there. */
+static Status open_store(const char *directory, const char *suite, const char *command_line, Store **store) {
+  char journal[PATH_MAX];
+  snprintf(journal, sizeof journal, "%s/journal.jsonl", directory);
+  if (access(journal, F_OK) != 0) return vl_store_create(directory, suite, command_line, store);
+  VL_TRY(vl_store_open_append(directory, store));
+  const char *theirs = vl_record_text(vl_store_head(*store), "suite");
+  if (theirs && strcmp(theirs, suite) == 0) return vl_ok();
+  Status status =
+      vl_error(VL_INVALID, "%s holds results of suite \"%s\", not \"%s\"; choose another directory",
+               directory, theirs ? theirs : "?", suite);
+  vl_store_close(store);
+  return status;
+}
+
+static Status store_cell(const RunCommand *command, const json_t *record, const TimelineEvent *events,
+                         int64_t event_count) {
+  Store *store;
+  if (!command->output) return vl_ok();
+  VL_TRY(open_store(command->output, "cells", command->command_line, &store));
+  Status status = vl_store_append(store, record, events, event_count);
+  if (status.code == VL_OK) status = vl_store_rebuild(store);
+  vl_store_close(&store);
+  return status;
+}
+
+static Status run_one(RunCommand *command, int *exit_code) {
+  SuiteCell cell = {.spec = command->cell.spec, .timeout_s = command->cell.timeout_s};
+  Progress progress;
+  Runner *runner;
+  json_t *record = NULL;
+  TimelineEvent *events = NULL;
+  int64_t event_count = 0;
+  bool fits;
+  char reason[256];
+  if (cell.spec.timeline && !command->output)
+    return vl_error(VL_INVALID, "--timeline needs -o: a timeline is kept in a store");
+  vl_progress_start(&progress, command->quiet || command->json);
+  vl_progress_expect(&progress, &cell);
+  RunnerOptions options = {.step_done = vl_progress_step, .context = &progress};
+  VL_TRY(vl_runner_create(&options, &runner));
+  vl_progress_begin(&progress, &cell);
+  Status status = vl_check_room(runner, &cell, &fits, reason, sizeof reason);
+  if (status.code == VL_OK && fits) status = vl_runner_cell(runner, &cell, &record, &events, &event_count);
+  if (status.code == VL_OK && !fits) record = vl_record_create_failure(&cell, "skipped", reason);
+  vl_runner_destroy(&runner);
+  VL_TRY(status);
+  vl_progress_end(&progress, record);
+  status = store_cell(command, record, events, event_count);
+  if (command->json)
+    print_json(record);
+  else
+    print_cell(&cell, record);
+  *exit_code = vl_cell_exit_code(record);
+  json_decref(record);
+  free(events);
+  return status;
+}
+
+/* ---- A suite -------------------------------------------------------------------------------------------------- */
+
+static Status compile_pattern(const char *pattern, regex_t *compiled) {
+  int problem = regcomp(compiled, pattern, REG_EXTENDED | REG_NOSUB);
+  if (problem == 0) return vl_ok();
+  char text[128];
+  regerror(problem, compiled, text, sizeof text);
+  return vl_error(VL_INVALID, "\"%s\" is not a regular expression: %s", pattern, text);
+}
+
+/* Keeps the cells whose line matches (or does not). */
+static Status keep_matching(Suite *suite, const char *pattern, bool matching) {
+  regex_t compiled;
+  if (!pattern) return vl_ok();
+  VL_TRY(compile_pattern(pattern, &compiled));
+  int64_t kept = 0;
+  for (int64_t i = 0; i < suite->cell_count; i++) {
+    char label[VL_RECIPE_BYTES + 160];
+    vl_cell_label(&suite->cells[i], label, sizeof label);
+    if ((regexec(&compiled, label, 0, NULL, 0) == 0) == matching) suite->cells[kept++] = suite->cells[i];
+  }
+  regfree(&compiled);
+  suite->cell_count = kept;
+  return vl_ok();
+}
+
+/* Options over the suite's own values; cells that become the same are one. */
+static Status override_cells(const RunCommand *command, Suite *suite) {
+  json_t *seen = json_object();
+  Status status = vl_ok();
+  int64_t kept = 0;
+  for (int64_t i = 0; i < suite->cell_count && status.code == VL_OK; i++) {
+    char key[17];
+    SuiteCell cell = suite->cells[i];
+    if (command->plan) snprintf(cell.spec.device, sizeof cell.spec.device, "plan");
+    if (command->plan) cell.spec.data[0] = '\0';
+    status = vl_cell_options_override(&command->cell, &cell);
+    vl_cell_key(&cell, key);
+    if (json_object_get(seen, key)) continue;
+    json_object_set_new(seen, key, json_true());
+    suite->cells[kept++] = cell;
+  }
+  json_decref(seen);
+  suite->cell_count = kept;
+  return status;
+}
+
+static void print_cells(const Suite *suite) {
+  for (int64_t i = 0; i < suite->cell_count; i++) {
+    char label[VL_RECIPE_BYTES + 160];
+    vl_cell_label(&suite->cells[i], label, sizeof label);
+    puts(label);
+  }
+}
+
+static Status suite_directory(const RunCommand *command, const Suite *suite, char *directory, size_t size) {
+  if (command->output) {
+    snprintf(directory, size, "%s", command->output);
+    return vl_ok();
+  }
+  if (!command->resume) {
+    vl_default_directory(suite->name, directory, size);
+    return vl_ok();
+  }
+  char link[PATH_MAX], target[PATH_MAX];
+  snprintf(link, sizeof link, "vramlab-results/%s/latest", suite->name);
+  ssize_t length = readlink(link, target, sizeof target - 1);
+  if (length < 0) return vl_error(VL_INVALID, "nothing to resume: there is no %s here", link);
+  target[length] = '\0';
+  snprintf(directory, size, "vramlab-results/%s/%s", suite->name, target);
+  return vl_ok();
+}
+
+static json_t *summary(const Suite *suite, const Store *store, const SuiteRunCounts *counts, Status status) {
+  return json_pack("{ss ss si sI sI sI sI sI sb}", "suite", suite->name, "store", vl_store_path(store),
+                   "schema_version", VL_SCHEMA_VERSION, "cells", (json_int_t)counts->cells, "ran",
+                   (json_int_t)counts->ran, "already_there", (json_int_t)counts->already_there, "failed",
+                   (json_int_t)counts->failed, "skipped", (json_int_t)counts->skipped, "interrupted",
+                   status.code == VL_INTERRUPTED);
+}
+
+static Status finish_suite(const RunCommand *command, const Suite *suite, Store *store,
+                           const SuiteRunCounts *counts, Status status) {
+  Status rebuilt = vl_store_rebuild(store);
+  if (status.code == VL_OK) status = rebuilt;
+  if (status.code == VL_INTERRUPTED)
+    fprintf(stderr, "vramlab: to go on: vramlab %s %s -o %s\n", command->plan ? "plan" : "run",
+            command->suite, vl_store_path(store));
+  if (status.code == VL_OK) status = vl_report_write(store, command->json ? NULL : stdout);
+  if (!command->json) return status;
+  json_t *json = summary(suite, store, counts, status);
+  print_json(json);
+  json_decref(json);
+  return status;
+}
+
+static Status run_cells(const RunCommand *command, const Suite *suite, int *exit_code) {
+  char directory[PATH_MAX];
+  Store *store;
+  SuiteRunCounts counts;
+  VL_TRY(suite_directory(command, suite, directory, sizeof directory));
+  VL_TRY(open_store(directory, suite->name, command->command_line, &store));
+  Status status = command->output || command->resume ? vl_ok() : vl_mark_latest(suite->name, directory);
+  SuiteRunOptions options = {.quiet = command->quiet, .rerun_failed = command->failed};
+  if (status.code == VL_OK) {
+    status = vl_suite_run(suite->cells, suite->cell_count, suite->name, store, &options, &counts);
+    status = finish_suite(command, suite, store, &counts, status);
+    *exit_code = counts.failed > 0 ? 1 : counts.skipped > 0 && counts.skipped == counts.cells ? 77 : 0;
+  }
+  vl_store_close(&store);
+  return status;
+}
+
+static Status run_suite(const RunCommand *command, int *exit_code) {
+  Suite *suite;
+  VL_TRY(vl_suite_load(command->suite, &suite));
+  Status status = override_cells(command, suite);
+  if (status.code == VL_OK) status = keep_matching(suite, command->filter, true);
+  if (status.code == VL_OK) status = keep_matching(suite, command->exclude, false);
+  if (status.code == VL_OK && suite->cell_count == 0)
+    status = vl_error(VL_INVALID, "--filter and --exclude leave no cell of suite \"%s\"", suite->name);
+  if (status.code == VL_OK && command->dry_run)
+    print_cells(suite);
+  else if (status.code == VL_OK)
+    status = run_cells(command, suite, exit_code);
+  vl_suite_destroy(&suite);
+  return status;
+}
+
+/* What was typed, for the store's head. */
+static void join_arguments(int argc, char **argv, char *line, size_t size) {
+  line[0] = '\0';
+  for (int i = 0; i < argc; i++) {
+    size_t used = strlen(line);
+    const char *quote = strpbrk(argv[i], " \"$&;*?<>|(){}") && i > 0 ? "'" : "";
+    snprintf(line + used, size - used, "%s%s%s%s", i ? " " : "", quote, argv[i], quote);
+  }
+}
+
+int vl_command_run(int argc, char **argv) {
+  RunCommand command = {0};
+  const char *name = strrchr(argv[0], ' ');
+  command.plan = strcmp(name ? name + 1 : argv[0], "plan") == 0;
+  vl_cell_options_init(&command.cell);
+  join_arguments(argc, argv, command.command_line, sizeof command.command_line);
+  vl_command_parse(command.plan ? &plan_argp : &run_argp, argc, argv, &command);
+  if (command.plan && (command.cell.given & GIVEN_DEVICE) && strcmp(command.cell.spec.device, "plan") != 0)
+    return vl_command_fail(
+        vl_error(VL_INVALID, "plan predicts; for device %s there is run", command.cell.spec.device));
+  int exit_code = 0;
+  Status status;
+  if (command.suite) {
+    status = run_suite(&command, &exit_code);
+  } else {
+    if (command.plan) snprintf(command.cell.spec.device, sizeof command.cell.spec.device, "plan");
+    status = vl_cell_options_resolve(&command.cell);
+    if (status.code == VL_OK) status = run_one(&command, &exit_code);
+  }
+  if (status.code == VL_OK) return exit_code;
+  int failure = vl_command_fail(status);
+  /* The one thing that is nobody's mistake: the hardware is not here. */
+  return status.code == VL_ENVIRONMENT && strcmp(command.cell.spec.device, "cuda") == 0 ? 77 : failure;
+}

@@ -1,0 +1,260 @@
+#include "harness/options.h"
+#include "harness/cell_json.h"
+#include "harness/machine.h"
+
+#include <string.h>
+
+enum {
+  KEY_CASE = 0x100,
+  KEY_BATCH,
+  KEY_MICRO_BATCH,
+  KEY_RECIPE,
+  KEY_DEVICE,
+  KEY_PROFILE,
+  KEY_CAPACITY,
+  KEY_THREADS,
+  KEY_SEED,
+  KEY_DATA,
+  KEY_INFERENCE,
+  KEY_TIMELINE,
+  KEY_LEARNING_RATE,
+  KEY_SAVE_STATE,
+  KEY_LOAD_STATE,
+  KEY_TIMEOUT
+};
+
+static const struct argp_option options_table[] = {
+    {NULL, 0, NULL, 0, "Which cell:", 1},
+    {"case", KEY_CASE, "NAME", 0, "workload (vramlab list cases)", 1},
+    {"batch", KEY_BATCH, "N", 0, "global batch: samples an optimizer step sees", 1},
+    {"micro-batch", KEY_MICRO_BATCH, "N", 0, "samples one rank runs at once", 1},
+    {"recipe", KEY_RECIPE, "RECIPE", 0, "optimizations, as in \"amp=bf16 checkpoint=4\"", 1},
+    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda, plan (predicts) or auto", 1},
+    {"profile", KEY_PROFILE, "NAME", 0, "plan for this device on paper (vramlab list profiles)", 1},
+    {"capacity", KEY_CAPACITY, "SIZE", 0, "most the heap may hold, as in 16GiB", 1},
+    {"set", 'S', "KEY=VALUE", 0, "an argument of the case, as in size=96; may be repeated", 1},
+    {"infer", KEY_INFERENCE, NULL, 0, "forward only", 1},
+    {"data", KEY_DATA, "FILE", 0, "HDF5 file with images and labels", 1},
+    {"lr", KEY_LEARNING_RATE, "RATE", 0, "learning rate", 1},
+    {"seed", KEY_SEED, "N", 0, "of weights, inputs and masks", 1},
+    {"load-state", KEY_LOAD_STATE, "FILE", 0, "begin from a saved state", 1},
+    {"save-state", KEY_SAVE_STATE, "FILE", 0, "save the state at the end", 1},
+    {NULL, 0, NULL, 0, "How it is measured:", 2},
+    {"steps", 'r', "N", 0, "measured steps", 2},
+    {"runs", 0, NULL, OPTION_ALIAS, NULL, 2},
+    {"warmup", 'w', "N", 0, "steps before them", 2},
+    {"threads", KEY_THREADS, "N", 0, "0: all", 2},
+    {"timeout", KEY_TIMEOUT, "SECONDS", 0, "end the cell after this long", 2},
+    {"timeline", KEY_TIMELINE, NULL, 0, "keep the allocations of the last step", 2},
+    {0}};
+
+void vl_cell_options_init(CellOptions *options) {
+  memset(options, 0, sizeof *options);
+  vl_cell_spec_init(&options->spec);
+}
+
+/* ---- Parsing ------------------------------------------------------------------------------------------------- */
+
+static void must(struct argp_state *state, Status status) {
+  if (status.code != VL_OK) argp_error(state, "%s", status.message);
+}
+
+static void take_text(struct argp_state *state, const char *option, const char *text, char *to, size_t size) {
+  if (strlen(text) >= size)
+    argp_error(state, "--%s is longer than the %zu characters allowed", option, size - 1);
+  snprintf(to, size, "%s", text);
+}
+
+static void take_number(struct argp_state *state, const char *option, const char *text, int64_t low,
+                        int64_t high, int64_t *to) {
+  must(state, vl_parse_integer(option, text, low, high, to));
+}
+
+static void take_whole(struct argp_state *state, const char *option, const char *text, int64_t low,
+                       int64_t high, int32_t *to) {
+  int64_t value = 0;
+  take_number(state, option, text, low, high, &value);
+  *to = (int32_t)value;
+}
+
+static void take_positive(struct argp_state *state, const char *option, const char *text, double *to) {
+  json_t *json = json_loads(text, JSON_DECODE_ANY, NULL);
+  *to = json_number_value(json);
+  bool positive = json_is_number(json) && *to > 0;
+  json_decref(json);
+  if (!positive) argp_error(state, "%s '%s' is not a number above 0", option, text);
+}
+
+static void take_recipe(struct argp_state *state, CellOptions *options, const char *text) {
+  Recipe recipe;
+  must(state, vl_recipe_parse(text, &recipe));
+  if (options->recipe_count == VL_MAX_LISTED) argp_error(state, "more than %d recipes", VL_MAX_LISTED);
+  if (options->recipe_count == 0)
+    take_text(state, "recipe", text, options->spec.recipe, sizeof options->spec.recipe);
+  options->recipes[options->recipe_count++] = text;
+}
+
+static void take_capacity(struct argp_state *state, CellOptions *options, const char *text) {
+  int64_t bytes = 0;
+  must(state, vl_parse_bytes(text, &bytes));
+  if (bytes == 0) argp_error(state, "--capacity 0 holds nothing");
+  if (options->capacity_count == VL_MAX_LISTED) argp_error(state, "more than %d capacities", VL_MAX_LISTED);
+  if (options->capacity_count == 0) options->spec.capacity_bytes = bytes;
+  options->capacities[options->capacity_count++] = bytes;
+}
+
+static void take_setting(struct argp_state *state, CellSpec *spec, const char *text) {
+  if (!strchr(text, '=')) argp_error(state, "--set '%s' is not of the form KEY=VALUE", text);
+  if (spec->setting_count == VL_MAX_SETTINGS) argp_error(state, "more than %d settings", VL_MAX_SETTINGS);
+  take_text(state, "set", text, spec->settings[spec->setting_count++], VL_NAME_BYTES);
+}
+
+static void take_file(struct argp_state *state, const char *option, const char *text, char *to) {
+  take_text(state, option, text, to, sizeof((CellSpec *)0)->data);
+}
+
+static uint32_t take_option(int key, char *text, struct argp_state *state, CellOptions *options) {
+  CellSpec *spec = &options->spec;
+  int64_t seed = 0;
+  switch (key) {
+  case KEY_CASE: take_text(state, "case", text, spec->case_name, sizeof spec->case_name); return GIVEN_CASE;
+  case KEY_BATCH: take_number(state, "--batch", text, 1, INT32_MAX, &options->batch); return GIVEN_BATCH;
+  case KEY_MICRO_BATCH:
+    take_number(state, "--micro-batch", text, 1, INT32_MAX, &spec->micro_batch);
+    return GIVEN_MICRO_BATCH;
+  case KEY_RECIPE: take_recipe(state, options, text); return GIVEN_RECIPE;
+  case KEY_DEVICE: take_text(state, "device", text, spec->device, sizeof spec->device); return GIVEN_DEVICE;
+  case KEY_PROFILE:
+    take_text(state, "profile", text, spec->profile, sizeof spec->profile);
+    return GIVEN_PROFILE;
+  case KEY_CAPACITY: take_capacity(state, options, text); return GIVEN_CAPACITY;
+  case 'S': take_setting(state, spec, text); return GIVEN_SETTINGS;
+  case 'r': take_whole(state, "--steps", text, 1, VL_MAX_STEPS, &spec->steps); return GIVEN_STEPS;
+  case 'w': take_whole(state, "--warmup", text, 1, VL_MAX_STEPS, &spec->warmup); return GIVEN_WARMUP;
+  case KEY_THREADS: take_whole(state, "--threads", text, 0, 4096, &spec->threads); return GIVEN_THREADS;
+  case KEY_SEED:
+    take_number(state, "--seed", text, 0, INT64_MAX, &seed);
+    spec->seed = (uint64_t)seed;
+    return GIVEN_SEED;
+  case KEY_DATA: take_file(state, "data", text, spec->data); return GIVEN_DATA;
+  case KEY_SAVE_STATE: take_file(state, "save-state", text, spec->save_state); return GIVEN_SAVE_STATE;
+  case KEY_LOAD_STATE: take_file(state, "load-state", text, spec->load_state); return GIVEN_LOAD_STATE;
+  case KEY_INFERENCE: spec->inference = true; return GIVEN_INFERENCE;
+  case KEY_TIMELINE: spec->timeline = true; return GIVEN_TIMELINE;
+  case KEY_LEARNING_RATE:
+    take_positive(state, "--lr", text, &spec->learning_rate);
+    return GIVEN_LEARNING_RATE;
+  case KEY_TIMEOUT: take_positive(state, "--timeout", text, &options->timeout_s); return GIVEN_TIMEOUT;
+  default: return 0;
+  }
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state) {
+  CellOptions *options = state->input;
+  uint32_t given = take_option(key, text, state, options);
+  options->given |= given;
+  return given ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+const struct argp vl_cell_argp = {.options = options_table, .parser = parse_option};
+
+void vl_command_parse(const struct argp *argp, int argc, char **argv, void *input) {
+  argp_err_exit_status = 2;
+  argp_parse(argp, argc, argv, ARGP_IN_ORDER, NULL, input);
+}
+
+/* ---- Meaning --------------------------------------------------------------------------------------------------- */
+
+Status vl_recipe_accumulate(const char *text, int64_t *accumulate) {
+  Recipe recipe;
+  *accumulate = 1;
+  VL_TRY(vl_recipe_parse(text, &recipe));
+  const char *value = vl_recipe_value(&recipe, "accumulate");
+  return value ? vl_parse_integer("accumulate", value, 1, INT32_MAX, accumulate) : vl_ok();
+}
+
+/* Both batches given: the recipe must accumulate as often as they say, and does so when it says nothing. */
+static Status reconcile_batches(CellOptions *options) {
+  CellSpec *spec = &options->spec;
+  Recipe recipe;
+  int64_t accumulate;
+  VL_TRY(vl_recipe_parse(spec->recipe, &recipe));
+  VL_TRY(vl_recipe_accumulate(spec->recipe, &accumulate));
+  int64_t wanted = options->batch / spec->micro_batch;
+  if (options->batch % spec->micro_batch != 0)
+    return vl_error(VL_INVALID, "--batch %lld is not a multiple of --micro-batch %lld",
+                    (long long)options->batch, (long long)spec->micro_batch);
+  if (wanted == accumulate) return vl_ok();
+  if (vl_recipe_value(&recipe, "accumulate"))
+    return vl_error(
+        VL_INVALID, "--batch %lld over --micro-batch %lld is accumulate=%lld, and the recipe says %lld",
+        (long long)options->batch, (long long)spec->micro_batch, (long long)wanted, (long long)accumulate);
+  size_t used = strlen(spec->recipe);
+  snprintf(spec->recipe + used, sizeof spec->recipe - used, "%saccumulate=%lld", used ? " " : "",
+           (long long)wanted);
+  return vl_ok();
+}
+
+static Status resolve_batch(CellOptions *options) {
+  int64_t accumulate;
+  if (!(options->given & GIVEN_BATCH)) return vl_ok();
+  if (options->given & GIVEN_MICRO_BATCH) return reconcile_batches(options);
+  VL_TRY(vl_recipe_accumulate(options->spec.recipe, &accumulate));
+  if (options->batch % accumulate != 0)
+    return vl_error(VL_INVALID, "--batch %lld does not divide into accumulate=%lld equal micro-batches",
+                    (long long)options->batch, (long long)accumulate);
+  options->spec.micro_batch = options->batch / accumulate;
+  return vl_ok();
+}
+
+static void resolve_device(CellOptions *options) {
+  CellSpec *spec = &options->spec;
+  if (strcmp(spec->device, "auto") == 0)
+    snprintf(spec->device, sizeof spec->device, "%s", vl_machine_has_gpu() ? "cuda" : "cpu");
+  /* A card on paper can only be planned for. */
+  if ((options->given & GIVEN_PROFILE) && !(options->given & GIVEN_DEVICE))
+    snprintf(spec->device, sizeof spec->device, "plan");
+}
+
+Status vl_cell_options_resolve(CellOptions *options) {
+  resolve_device(options);
+  VL_TRY(resolve_batch(options));
+  vl_cell_normalize(&options->spec);
+  return vl_cell_check(&options->spec);
+}
+
+Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) {
+  static const struct {
+    uint32_t bit;
+    const char *name;
+  } fixed[] = {
+      {GIVEN_CASE, "case"},       {GIVEN_BATCH, "batch"},           {GIVEN_MICRO_BATCH, "micro-batch"},
+      {GIVEN_RECIPE, "recipe"},   {GIVEN_SETTINGS, "set"},          {GIVEN_DATA, "data"},
+      {GIVEN_INFERENCE, "infer"}, {GIVEN_SAVE_STATE, "save-state"}, {GIVEN_LOAD_STATE, "load-state"}};
+  for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
+    if (options->given & fixed[i].bit)
+      return vl_error(VL_INVALID,
+                      "--%s does not go with a suite: its cells say that; --filter chooses among them",
+                      fixed[i].name);
+  const CellSpec *from = &options->spec;
+  CellSpec *to = &cell->spec;
+  if ((options->given & GIVEN_DEVICE) && !cell->max_batch)
+    snprintf(to->device, sizeof to->device, "%s", from->device);
+  if (strcmp(to->device, "plan") != 0) to->profile[0] = '\0';
+  if (options->given & GIVEN_PROFILE) snprintf(to->profile, sizeof to->profile, "%s", from->profile);
+  if (options->given & GIVEN_CAPACITY) to->capacity_bytes = from->capacity_bytes;
+  if (options->given & GIVEN_STEPS) to->steps = from->steps;
+  if (options->given & GIVEN_WARMUP) to->warmup = from->warmup;
+  if (options->given & GIVEN_THREADS) to->threads = from->threads;
+  if (options->given & GIVEN_SEED) to->seed = from->seed;
+  if (options->given & GIVEN_TIMELINE) to->timeline = !cell->max_batch;
+  if (options->given & GIVEN_LEARNING_RATE) to->learning_rate = from->learning_rate;
+  if (options->given & GIVEN_TIMEOUT) cell->timeout_s = options->timeout_s;
+  return vl_cell_check(to);
+}
+
+int vl_cell_exit_code(const json_t *record) {
+  const char *status = vl_record_text(record, "status");
+  if (strcmp(status, "ok") == 0) return 0;
+  return strcmp(status, "skipped") == 0 ? 77 : 1;
+}

@@ -1,0 +1,106 @@
+#include "harness/progress.h"
+#include "harness/options.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+static int kind_of(const SuiteCell *cell) { return strcmp(cell->spec.device, "plan") == 0; }
+
+void vl_cell_label(const SuiteCell *cell, char *label, size_t size) {
+  const CellSpec *spec = &cell->spec;
+  char batch[48] = "", settings[VL_MAX_SETTINGS * (VL_NAME_BYTES + 1) + 1] = "", capacity[48] = "";
+  int64_t accumulate = 1;
+  Status status = vl_recipe_accumulate(spec->recipe, &accumulate);
+  if (status.code != VL_OK) accumulate = 1; /* such a recipe never gets this far */
+  for (int32_t i = 0; i < spec->setting_count; i++) {
+    strcat(settings, " ");
+    strcat(settings, spec->settings[i]);
+  }
+  if (cell->max_batch)
+    snprintf(batch, sizeof batch, "largest batch");
+  else
+    snprintf(batch, sizeof batch, "batch %lld", (long long)(spec->micro_batch * accumulate));
+  if (spec->capacity_bytes > 0) {
+    char bytes[32];
+    vl_format_bytes(spec->capacity_bytes, bytes, sizeof bytes);
+    snprintf(capacity, sizeof capacity, " in %s", bytes);
+  }
+  snprintf(label, size, "%s%s%s %s%s %s%s%s %s", spec->case_name, settings,
+           spec->inference ? " inference" : "", batch, capacity, spec->device, *spec->profile ? ":" : "",
+           spec->profile, *spec->recipe ? spec->recipe : "baseline");
+}
+
+void vl_progress_start(Progress *progress, bool quiet) {
+  *progress = (Progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO)};
+}
+
+void vl_progress_expect(Progress *progress, const SuiteCell *cell) {
+  progress->total++;
+  progress->left[kind_of(cell)]++;
+}
+
+/* From the mean of those of its kind; NaN before the first. */
+static double time_left_s(const Progress *progress) {
+  double left = 0;
+  for (int kind = 0; kind < 2; kind++) {
+    if (progress->left[kind] == 0) continue;
+    if (progress->finished[kind] == 0) return NAN;
+    left += (double)progress->left[kind] * progress->spent_s[kind] / (double)progress->finished[kind];
+  }
+  return left;
+}
+
+static void print_left(const Progress *progress) {
+  double left = time_left_s(progress);
+  if (isnan(left) || progress->done == progress->total) return;
+  char text[32];
+  vl_format_seconds(left, text, sizeof text);
+  fprintf(stderr, ", %s left", text);
+}
+
+void vl_progress_begin(Progress *progress, const SuiteCell *cell) {
+  progress->kind = kind_of(cell);
+  progress->cell_start_ns = vl_monotonic_ns();
+  vl_cell_label(cell, progress->label, sizeof progress->label);
+  vl_progress_step(progress, 0, 0);
+}
+
+void vl_progress_step(void *context, int32_t step, int32_t total) {
+  const Progress *progress = context;
+  if (progress->quiet || !progress->terminal) return;
+  fprintf(stderr, "\r\033[K[%lld/%lld] %s", (long long)(progress->done + 1), (long long)progress->total,
+          progress->label);
+  if (total > 0) fprintf(stderr, ", step %d of %d", step, total);
+  print_left(progress);
+  fflush(stderr);
+}
+
+/* What a cell came to, in a few words. */
+static void print_result(const json_t *record) {
+  const char *status = vl_record_text(record, "status"), *error = vl_record_text(record, "error");
+  int64_t needed = vl_record_integer(record, "needed_bytes"), batch = vl_record_integer(record, "batch");
+  double rate = vl_record_real(record, "samples_per_s");
+  fprintf(stderr, ": %s", status);
+  if (batch >= 0) fprintf(stderr, ", batch %lld", (long long)batch);
+  if (needed >= 0) {
+    char bytes[32];
+    vl_format_bytes(needed, bytes, sizeof bytes);
+    fprintf(stderr, ", needs %s", bytes);
+  }
+  if (!isnan(rate)) fprintf(stderr, ", %.1f samples/s", rate);
+  if (strcmp(status, "ok") != 0 && error) fprintf(stderr, ": %s", error);
+}
+
+void vl_progress_end(Progress *progress, const json_t *record) {
+  progress->left[progress->kind]--;
+  progress->finished[progress->kind]++;
+  progress->spent_s[progress->kind] += (double)(vl_monotonic_ns() - progress->cell_start_ns) * 1e-9;
+  progress->done++;
+  if (progress->quiet) return;
+  fprintf(stderr, "%s[%lld/%lld] %s", progress->terminal ? "\r\033[K" : "", (long long)progress->done,
+          (long long)progress->total, progress->label);
+  print_result(record);
+  print_left(progress);
+  fputc('\n', stderr);
+}

@@ -1,0 +1,34 @@
+/* Running the cells of a suite into a store. */
+#ifndef VRAMLAB_HARNESS_SUITE_RUN_H
+#define VRAMLAB_HARNESS_SUITE_RUN_H
+
+#include "harness/harness.h"
+
+typedef struct SuiteRunOptions {
+  bool quiet;
+  bool rerun_failed; /* timeout, crashed, diverged and skipped cells of an earlier run are run again */
+} SuiteRunOptions;
+
+/* How many cells of the suite the store holds, by how they ended. */
+typedef struct SuiteRunCounts {
+  int64_t cells, already_there, ran;
+  int64_t failed; /* timeout, crashed, diverged, among all of the suite */
+  int64_t skipped;
+} SuiteRunCounts;
+
+/* Runs what the store does not have yet. VL_INTERRUPTED: stopped on request, everything finished is stored.
+ */
+Status vl_suite_run(const SuiteCell *cells, int64_t count, const char *suite, Store *store,
+                    const SuiteRunOptions *options, SuiteRunCounts *counts) VL_CHECKED;
+
+/* Whether the cell would fit into this machine's memory now; when not, the reason, in bytes. Plans it first.
+ */
+Status vl_check_room(Runner *runner, const SuiteCell *cell, bool *fits, char *reason, size_t size) VL_CHECKED;
+
+/* "vramlab-results/<suite>/<UTC>-<host>", which does not exist yet. */
+void vl_default_directory(const char *suite, char *path, size_t size);
+/* Points vramlab-results/latest and vramlab-results/<suite>/latest to a directory that vl_default_directory
+ * named. */
+Status vl_mark_latest(const char *suite, const char *directory) VL_CHECKED;
+
+#endif
