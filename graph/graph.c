@@ -163,7 +163,9 @@ Status vl_graph_add(Graph *graph, const char *op, const OpParams *params, Tensor
   for (int32_t i = 0; i < node->output_count; i++) {
     if (node->outputs[i]) node->outputs[i]->producer = node;
   }
-  node->id = node->position = graph->node_count;
+  if (graph->next_node_id < graph->node_count) graph->next_node_id = graph->node_count; /* read from a file */
+  node->id = graph->next_node_id++;
+  node->position = graph->node_count;
   graph->nodes = grow(graph->nodes, graph->node_count, &graph->node_capacity);
   graph->nodes[graph->node_count++] = node;
   if (out) *out = node;

@@ -161,6 +161,7 @@ struct Graph {
   int32_t tensor_count, tensor_capacity;
   Node **nodes; /* in order of execution */
   int32_t node_count, node_capacity;
+  int32_t next_node_id; /* ids of removed nodes are not given again */
   int32_t block_count;
   /* Set while building, copied into new nodes and storages. */
   const char *scope;

@@ -66,6 +66,19 @@ static void removed_nodes_leave_no_gap(void **state) {
   vl_graph_destroy(&c.graph);
 }
 
+/* Kernels and marks are kept by node id, so a removed node's is not given again. */
+static void ids_stay_unique_after_a_removal(void **state) {
+  (void)state;
+  Chain c = make_chain();
+  vl_graph_replace_reads(c.graph, c.relu->outputs[0], c.scale->outputs[0]);
+  vl_graph_remove(c.graph, c.relu);
+  Node *added = NULL;
+  require_ok(vl_graph_add(c.graph, "relu", NULL, &c.gelu->outputs[0], 1, &added));
+  assert_int_not_equal(added->id, c.gelu->id);
+  assert_int_not_equal(added->id, c.scale->id);
+  vl_graph_destroy(&c.graph);
+}
+
 /* The node that makes the replacement keeps reading the original. */
 static void replacing_spares_the_replacement(void **state) {
   (void)state;
@@ -241,6 +254,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(nodes_move_both_ways),
       cmocka_unit_test(removed_nodes_leave_no_gap),
+      cmocka_unit_test(ids_stay_unique_after_a_removal),
       cmocka_unit_test(replacing_spares_the_replacement),
       cmocka_unit_test(taken_names_get_a_number),
       cmocka_unit_test(check_finds_broken_order),

@@ -1,0 +1,186 @@
+/* What each optimization promises of its results, on a small net and on ResNet-50: losses over three steps,
+ * gradients of the third, and all of State (weights, momentum, running statistics, batch counters)
+ * afterwards.
+ *
+ * usage: test_engine_equality [DEVICE] */
+#include "tests/engine/job.h"
+#include "tests/graph/networks.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 3, SEED = 11 };
+static const char *device_name = "reference";
+
+typedef struct Outcome {
+  double losses[STEPS];
+  Recording gradients, state;
+  Job job; /* owns the names */
+} Outcome;
+
+typedef void (*Build)(Program *program);
+
+static void build_small(Program *program) {
+  network_bottlenecks(&(NetOptions){.batch = 4, .size = 16}, program);
+}
+
+static void build_small_dropout(Program *program) {
+  network_bottlenecks(&(NetOptions){.batch = 4, .size = 16, .dropout = 0.25}, program);
+}
+
+static void build_resnet50(Program *program) {
+  const Case *resnet = vl_case_find("resnet50");
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  require_ok(vl_case_arguments(resnet, 2, (const char *[]){"size=32", "classes=10"}, 2, values));
+  require_ok(resnet->build(values, true, program));
+}
+
+static void outcome_of(Build build, const char *recipe, Outcome *outcome) {
+  Program program;
+  *outcome = (Outcome){0};
+  build(&program);
+  job_open(&outcome->job, device_name, &program, recipe, SEED, 0);
+  for (int32_t step = 0; step < STEPS; step++) {
+    if (step == STEPS - 1) job_record_gradients(&outcome->job, &outcome->gradients);
+    outcome->losses[step] = job_step(&outcome->job, (uint64_t)step);
+    assert_true(isfinite(outcome->losses[step]));
+  }
+  job_read_state(&outcome->job, &outcome->state);
+}
+
+static void outcome_clear(Outcome *outcome) {
+  recording_clear(&outcome->gradients);
+  recording_clear(&outcome->state);
+  job_close(&outcome->job);
+}
+
+static void assert_same_results(Build build, const char *base, const char *const *others, size_t count) {
+  Outcome expected, actual;
+  outcome_of(build, base, &expected);
+  assert_true(expected.losses[0] != expected.losses[1]);
+  for (size_t i = 0; i < count; i++) {
+    outcome_of(build, others[i], &actual);
+    for (int32_t step = 0; step < STEPS; step++) {
+      if (memcmp(&expected.losses[step], &actual.losses[step], sizeof(double)) != 0) {
+        fail_msg("%s: loss %d is %.17g, with '%s' %.17g", others[i], step, actual.losses[step], base,
+                 expected.losses[step]);
+      }
+    }
+    assert_recordings_equal(&expected.gradients, &actual.gradients, others[i]);
+    assert_recordings_equal(&expected.state, &actual.state, others[i]);
+    outcome_clear(&actual);
+  }
+  outcome_clear(&expected);
+}
+
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+static const char *const of_baseline[] = {
+    "baseline",
+    "inplace=all",
+    "pool-index=u8",
+    "checkpoint=1",
+    "checkpoint=2",
+    "checkpoint=segments:2",
+    "recompute=norm",
+    "update=in-backward",
+    "checkpoint=2 recompute=norm update=in-backward",
+    "inplace=all pool-index=u8 checkpoint=1 recompute=norm update=in-backward",
+};
+
+static const char *const of_vramlab[] = {
+    "stack=vramlab",
+    "stack=vramlab checkpoint=1",
+    "stack=vramlab checkpoint=segments:2",
+    "stack=vramlab recompute=norm",
+    "stack=vramlab update=in-backward",
+    "stack=vramlab checkpoint=2 recompute=norm update=in-backward",
+};
+
+static const char *const of_amp[] = {
+    "amp=bf16",
+    "amp=bf16 inplace=all",
+    "amp=bf16 checkpoint=1",
+    "amp=bf16 recompute=norm",
+    "amp=bf16 checkpoint=2 recompute=norm update=in-backward",
+};
+
+static const char *const of_amp_vramlab[] = {
+    "stack=vramlab amp=bf16 checkpoint=2",
+    "stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward",
+};
+
+static void results_are_bitwise_equal_to_the_baseline_d3(void **state) {
+  (void)state;
+  assert_same_results(build_small, "baseline", of_baseline, COUNT(of_baseline));
+}
+
+static void results_are_bitwise_equal_with_dropout_d1(void **state) {
+  (void)state;
+  assert_same_results(build_small_dropout, "baseline", of_baseline, COUNT(of_baseline));
+}
+
+static void results_are_bitwise_equal_within_our_stack(void **state) {
+  (void)state;
+  assert_same_results(build_small, "stack=vramlab", of_vramlab, COUNT(of_vramlab));
+}
+
+static void results_are_bitwise_equal_within_mixed_precision(void **state) {
+  (void)state;
+  assert_same_results(build_small, "amp=bf16", of_amp, COUNT(of_amp));
+  assert_same_results(build_small, "stack=vramlab amp=bf16", of_amp_vramlab, COUNT(of_amp_vramlab));
+}
+
+static void resnet50_is_bitwise_equal(void **state) {
+  (void)state;
+  static const char *const recipes[] = {
+      "checkpoint=2 recompute=norm update=in-backward inplace=all pool-index=u8"};
+  static const char *const ours[] = {"stack=vramlab checkpoint=2 recompute=norm update=in-backward"};
+  assert_same_results(build_resnet50, "baseline", recipes, COUNT(recipes));
+  assert_same_results(build_resnet50, "stack=vramlab", ours, COUNT(ours));
+}
+
+/* The loss of the first step before anything could drift. The longest chain of roundings, stem to logits,
+ * passes 4 x 3 + 2 kernels, each with an error of at most a few units u of its largest value; batch norm
+ * after each keeps values of order 1, and the loss moves by at most twice the largest error of a logit. */
+static void assert_loss_within(const char *recipe, double unit) {
+  Outcome expected, actual;
+  outcome_of(build_small, "baseline", &expected);
+  outcome_of(build_small, recipe, &actual);
+  double bound = 2.0 * 14.0 * 4.0 * unit, error = fabs(actual.losses[0] - expected.losses[0]);
+  print_message("%s: |loss - %.6f| = %.3g, bound %.3g\n", recipe, expected.losses[0], error, bound);
+  assert_true(error <= bound);
+  outcome_clear(&expected);
+  outcome_clear(&actual);
+}
+
+static void fusion_is_within_rounding(void **state) {
+  (void)state;
+  assert_loss_within("fuse=norm", ldexp(1.0, -24));
+  assert_loss_within("stack=vramlab", ldexp(1.0, -24));
+}
+
+static void mixed_precision_is_within_rounding(void **state) {
+  (void)state;
+  assert_loss_within("amp=bf16", ldexp(1.0, -9));
+  assert_loss_within("stack=vramlab amp=bf16", ldexp(1.0, -9));
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(results_are_bitwise_equal_to_the_baseline_d3),
+      cmocka_unit_test(results_are_bitwise_equal_with_dropout_d1),
+      cmocka_unit_test(results_are_bitwise_equal_within_our_stack),
+      cmocka_unit_test(results_are_bitwise_equal_within_mixed_precision),
+      cmocka_unit_test(resnet50_is_bitwise_equal),
+      cmocka_unit_test(fusion_is_within_rounding),
+      cmocka_unit_test(mixed_precision_is_within_rounding),
+  };
+  if (argc > 1) device_name = argv[1];
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
