@@ -7,13 +7,13 @@
 
 /* ---- Recipes side by side --------------------------------------------------------------------------------------------- */
 
-/* A recipe over several lines: axis labels have room for about 30 characters. "\n" is gnuplot's. */
+/* A recipe over several lines: axis labels have room for about 27 characters. "\n" is gnuplot's. */
 static void write_wrapped(FILE *out, const char *text) {
   size_t column = 0;
   fputc('"', out);
   while (*text != '\0') {
     size_t word = strcspn(text, " ");
-    if (column > 0 && column + 1 + word > 30) {
+    if (column > 0 && column + 1 + word > 27) {
       fputs("\\n", out);
       column = 0;
     } else if (column > 0) {
@@ -218,14 +218,16 @@ static void write_timeline(const json_t *record, const TimelineEvent *events, in
           BANDS, BANDS);
   for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
     fprintf(out->variables, ", \"%s\"", vl_memory_category_name((MemoryCategory)c));
+  int32_t keys = 2;
   fprintf(out->variables, "]\nused = \"1");
   for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++) {
     bool used = false;
     for (int64_t i = 0; i < moments_count && !used; i++)
       used = moments[i].bands[c] > 0;
     if (used) fprintf(out->variables, " %d", c + 2);
+    keys += used;
   }
-  fprintf(out->variables, "\"\npeak_x = %.9g\npeak_y = %.9g\nymax = %.9g\npeak_text = ",
+  fprintf(out->variables, "\"\nkeys = %d\npeak_x = %.9g\npeak_y = %.9g\nymax = %.9g\npeak_text = ", keys,
           timed ? moments[peak].time_ms : (double)moments[peak].event,
           (double)moments[peak].allocated * 0x1p-30, reserved > 0 ? reserved * 1.15 : 1);
   char text[256];

@@ -133,7 +133,7 @@ static void interval_of(const json_t *record, const char *column, double *low, d
 
 /* gnuplot arrays of what varies from line to line. */
 static void write_lines(FILE *out, const Line *lines, int32_t count) {
-  fprintf(out, "series = %d\n", count);
+  fprintf(out, "series = %d\nkeys = series\n", count);
   if (count == 0) return;
   fprintf(out, "array names[%d] = [", count);
   for (int32_t i = 0; i < count; i++) {
@@ -305,7 +305,7 @@ Status vl_select_categories(const PlotInput *input, const Workload *workload, co
   }
   fprintf(out->variables, "recipe = ");
   vl_gnuplot_text(out->variables, recipe);
-  fprintf(out->variables, "\nbars = %d\nymax = %.9g\nparts = %d\narray parts_names[%d] = [", bars,
+  fprintf(out->variables, "\nbars = %d\nymax = %.9g\nkeys = 9\nparts = %d\narray parts_names[%d] = [", bars,
           top > 0 ? top * 1.1 : 1, VL_PART_COUNT, VL_PART_COUNT);
   for (int32_t p = 0; p < VL_PART_COUNT; p++)
     fprintf(out->variables, "%s\"%s\"", p > 0 ? ", " : "", vl_part_name(p));
@@ -385,7 +385,7 @@ Status vl_select_growth(const PlotInput *input, const Workload *workload, const 
   write_fits(points, chosen.count, fit_at_most, out->variables);
   char device[256] = "";
   if (chosen.count > 0) vl_device_text(chosen.records[0], device, sizeof(device));
-  fprintf(out->variables, "predicted = %d\nfit_at_most = %.9g\nxmax = %.9g\nymax = %.9g\nrecipe = ",
+  fprintf(out->variables, "keys = 5\npredicted = %d\nfit_at_most = %.9g\nxmax = %.9g\nymax = %.9g\nrecipe = ",
           chosen.count > 0 && vl_record_is_predicted(chosen.records[0]), fit_at_most, right * 1.04,
           top > 0 ? 1.3 * top : 1);
   vl_gnuplot_text(out->variables, recipe);

@@ -2,7 +2,10 @@
 #   gnuplot NAME.gp    gnuplot -e 'term="svg"' NAME.gp    gnuplot -e 'term="pdfcairo"' NAME.gp
 # Colours: Okabe and Ito's, told apart by colour-blind readers; dashes, point shapes and patterns vary as well.
 if (!exists("term")) term = "pngcairo"
-if (!exists("height")) height = 500
+# Room for a title and, two names a row, for the key.
+if (!exists("keys")) keys = 0
+key_rows = (keys + 1) / 2
+if (!exists("height")) height = 440 + 22 * key_rows
 if (term eq "pngcairo") set terminal pngcairo noenhanced size 1600,2*height font "sans,20" linewidth 2 background rgb "#ffffff"
 if (term eq "svg") set terminal svg noenhanced size 800,height font "sans-serif,13" linewidth 1.2 background rgb "#ffffff"
 if (term eq "pdfcairo") set terminal pdfcairo noenhanced size 8,8*height/800.0 font "sans,11" linewidth 1.5
@@ -21,5 +24,8 @@ set linetype cycle 8
 set border 3 linecolor rgb "#707070"
 set tics nomirror out textcolor rgb "#303030"
 set grid ytics linetype 1 linecolor rgb "#e2e2e2" linewidth 1 dashtype 1
-set key outside top left horizontal Left reverse samplen 2.5 spacing 1.15 textcolor rgb "#303030" noenhanced
-set title figure_title textcolor rgb "#101010" offset 0,0.3 noenhanced
+set label 99 figure_title at screen 0.015, screen 1 - 22.0 / height left textcolor rgb "#101010" noenhanced \
+  font (term eq "svg" ? "sans-serif:Bold,14" : term eq "pngcairo" ? "sans:Bold,21" : "sans:Bold,12")
+set tmargin at screen 1 - (50 + 22.0 * key_rows) / height
+set key at screen 0.015, screen 1 - 40.0 / height top left horizontal maxcols 2 Left reverse samplen 3 spacing 1.1 \
+  textcolor rgb "#303030" noenhanced

@@ -10,5 +10,5 @@ do for [m = 1:marks] {
 }
 plot for [i = 1:series] dat index i - 1 using 2:3 with linespoints title names[i] \
        linecolor colours[i] pointtype points[i] dashtype dashes[i] pointsize 1.1, \
-     for [i = 1:series] dat index i - 1 using 2:3:(is_known($4) ? $4 : $3):(is_known($5) ? $5 : $3) with yerrorbars notitle \
-       linecolor colours[i] pointtype 0 dashtype 1
+     for [i = 1:series] dat index i - 1 using 2:(is_known($4) ? $4 : $3):(0):(is_known($4) ? $5 - $4 : 0) \
+       notitle with vectors nohead linewidth 4 linecolor colours[i]
