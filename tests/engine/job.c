@@ -32,7 +32,7 @@ void job_open(Job *job, const char *device, Program *program, const char *recipe
   require_ok(vl_recipe_parse(recipe_text, &recipe));
   require_ok(vl_recipe_apply(&recipe, program, &target));
   require_ok(vl_executable_create(program, job->device, NULL, &job->executable));
-  job->tracker = vl_tracker_create(false);
+  job->tracker = vl_tracker_create(true);
   require_ok(
       vl_heap_create(job->device->interface->backing(job->device), &options, job->tracker, &job->heap));
   job->state = vl_state_create(job->device, job->heap);

@@ -13,7 +13,7 @@ void job_device_open(const char *name, Device **device);
 
 typedef struct Job {
   Device *device;
-  Tracker *tracker;
+  Tracker *tracker; /* keeps every event */
   Heap *heap;
   State *state;
   Executable *executable;

@@ -1,0 +1,137 @@
+/* What is planned is what happens: the plan device over the cpu obtains and releases the same blocks in the
+ * same order as the cpu does, from the first weight to the last release of the second step. */
+#include "tests/engine/job.h"
+#include "tests/graph/networks.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void build_resnet50(Program *program) {
+  const Case *resnet = vl_case_find("resnet50");
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  require_ok(vl_case_arguments(resnet, 2, (const char *[]){"size=64"}, 1, values));
+  require_ok(resnet->build(values, true, program));
+}
+
+static void run_two_steps(Job *job, const char *device, const char *recipe) {
+  Program program;
+  build_resnet50(&program);
+  job_open(job, device, &program, recipe, 0, 0);
+  job->classes = 1000;
+  job_step(job, 0);
+  job_step(job, 1);
+}
+
+static void assert_events_equal(const MemoryEvent *a, const MemoryEvent *b, int64_t at, const char *recipe) {
+  bool same = a->action == b->action && a->category == b->category && a->bytes == b->bytes &&
+              a->requested_bytes == b->requested_bytes && a->allocated_bytes == b->allocated_bytes &&
+              a->reserved_bytes == b->reserved_bytes && a->stream == b->stream;
+  bool segment = a->action == MEMORY_SEGMENT_RESERVE || a->action == MEMORY_SEGMENT_RELEASE;
+  if (!segment) same = same && strcmp(a->name, b->name) == 0 && strcmp(a->scope, b->scope) == 0;
+  if (same) return;
+  fail_msg("%s: event %lld is %d of %s in %s, %s, %lld bytes; planned: %d of %s in %s, %s, %lld bytes",
+           recipe, (long long)at, (int)a->action, a->name ? a->name : "", a->scope ? a->scope : "",
+           vl_memory_category_name(a->category), (long long)a->bytes, (int)b->action, b->name ? b->name : "",
+           b->scope ? b->scope : "", vl_memory_category_name(b->category), (long long)b->bytes);
+}
+
+static void assert_plan_is_what_happens(const char *recipe) {
+  Job measured, planned;
+  run_two_steps(&measured, "cpu", recipe);
+  run_two_steps(&planned, "plan", recipe);
+  int64_t count = 0, planned_count = 0;
+  const MemoryEvent *events = vl_tracker_events(measured.tracker, &count);
+  const MemoryEvent *planned_events = vl_tracker_events(planned.tracker, &planned_count);
+  assert_true(count > 1000);
+  for (int64_t i = 0; i < count && i < planned_count; i++) {
+    assert_events_equal(&events[i], &planned_events[i], i, recipe);
+  }
+  assert_int_equal(count, planned_count);
+  MemoryStatistics a, b;
+  vl_tracker_statistics(measured.tracker, &a);
+  vl_tracker_statistics(planned.tracker, &b);
+  assert_memory_equal(&a, &b, sizeof a);
+  job_close(&measured);
+  job_close(&planned);
+}
+
+static void baseline_is_planned_event_for_event(void **state) {
+  (void)state;
+  assert_plan_is_what_happens("baseline");
+}
+
+static void mixed_precision_is_planned_event_for_event(void **state) {
+  (void)state;
+  assert_plan_is_what_happens("amp=bf16");
+}
+
+static void our_stack_is_planned_event_for_event(void **state) {
+  (void)state;
+  assert_plan_is_what_happens("stack=vramlab");
+}
+
+static void everything_is_planned_event_for_event(void **state) {
+  (void)state;
+  assert_plan_is_what_happens("stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward");
+}
+
+/* The same through the cell, as `run` and `plan` do: the last step's timeline and every planned figure. */
+static void cells_agree_on_memory(void **state) {
+  (void)state;
+  CellSpec spec;
+  CellResult measured, planned;
+  vl_cell_spec_init(&spec);
+  snprintf(spec.case_name, sizeof spec.case_name, "resnet50");
+  snprintf(spec.recipe, sizeof spec.recipe, "checkpoint=2");
+  snprintf(spec.settings[0], sizeof spec.settings[0], "size=64");
+  spec.setting_count = 1;
+  spec.micro_batch = 2;
+  spec.threads = 2;
+  spec.steps = 2;
+  spec.timeline = true;
+  require_ok(vl_cell_run(&spec, NULL, &measured));
+  snprintf(spec.device, sizeof spec.device, "plan");
+  require_ok(vl_cell_run(&spec, NULL, &planned));
+  assert_string_equal(measured.status, "ok");
+  assert_string_equal(planned.status, "ok");
+  assert_string_equal(planned.provenance, "predicted");
+  assert_string_equal(measured.provenance, "measured");
+  assert_int_equal(measured.timeline_count, planned.timeline_count);
+  for (int64_t i = 0; i < measured.timeline_count; i++) {
+    const TimelineEvent *a = &measured.timeline[i], *b = &planned.timeline[i];
+    assert_int_equal(a->action, b->action);
+    assert_int_equal(a->category, b->category);
+    assert_int_equal(a->segment, b->segment);
+    assert_int_equal(a->bytes, b->bytes);
+    assert_int_equal(a->allocated_bytes, b->allocated_bytes);
+    assert_int_equal(a->reserved_bytes, b->reserved_bytes);
+    assert_string_equal(a->name, b->name);
+    assert_string_equal(a->scope, b->scope);
+  }
+  assert_int_equal(measured.peak_requested_bytes, planned.peak_requested_bytes);
+  assert_int_equal(measured.peak_allocated_bytes, planned.peak_allocated_bytes);
+  assert_int_equal(measured.peak_reserved_bytes, planned.peak_reserved_bytes);
+  assert_int_equal(measured.warmup_peak_allocated_bytes, planned.warmup_peak_allocated_bytes);
+  assert_int_equal(measured.steady_peak_reserved_bytes, planned.steady_peak_reserved_bytes);
+  assert_memory_equal(measured.peak_by_category, planned.peak_by_category, sizeof measured.peak_by_category);
+  assert_int_equal(measured.events_per_step, planned.events_per_step);
+  assert_int_equal(planned.peak_driver_bytes, -1);
+  assert_true(measured.flops_per_step == planned.flops_per_step && measured.recompute_flops > 0);
+  vl_cell_result_clear(&measured);
+  vl_cell_result_clear(&planned);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(baseline_is_planned_event_for_event),
+      cmocka_unit_test(mixed_precision_is_planned_event_for_event),
+      cmocka_unit_test(our_stack_is_planned_event_for_event),
+      cmocka_unit_test(everything_is_planned_event_for_event),
+      cmocka_unit_test(cells_agree_on_memory),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
