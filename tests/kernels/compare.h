@@ -65,8 +65,9 @@ Status subject_create(Device *device, Subject *subject) VL_CHECKED;
  * resolves, and in place where the op allows. VL_INTERNAL names node, layouts, element, both values and the
  * bound. */
 Status compare_node(const Subject *subject, const Node *node, double *const *inputs,
-                    const LaunchContext *context, CompareTotals *totals) VL_CHECKED;
-/* Evaluates the graph node by node, comparing each with the subject on the reference's inputs. */
+                    const LaunchContext *context, double *const *results, CompareTotals *totals) VL_CHECKED;
+/* Evaluates the graph node by node on the reference, comparing each with the subject; values go from node to
+ * node as the reference's results, rounded to their dtypes. */
 Status compare_graph(const Subject *subject, Evaluation *evaluation, CompareTotals *totals) VL_CHECKED;
 
 #endif

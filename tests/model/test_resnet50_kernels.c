@@ -77,7 +77,8 @@ static int open_cpu(void **state) {
 }
 
 static int close_cpu(void **state) {
-  vl_device_close(&((Subject *)*state)->device);
+  Subject *subject = *state;
+  if (subject) vl_device_close(&subject->device);
   return 0;
 }
 
