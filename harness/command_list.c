@@ -161,14 +161,17 @@ static const struct argp list_argp = {
     .doc = "Lists what there is. NAME may be part of a name or of what it is called elsewhere, as in "
            "\"activation recomputation\"."};
 
-static Status gather(const ListCommand *command, Listing *listing) {
+/* One kind that cannot be read does not keep the others from being shown. */
+static int gather(const ListCommand *command, Listing *listing) {
+  int exit_code = 0;
   for (int i = 0; i < KIND_COUNT; i++) {
     if (command->kind && command->kind != kind_names[i]) continue;
     listing->entries = json_array();
     json_object_set_new(listing->kinds, kind_names[i], listing->entries);
-    VL_TRY(gatherers[i](listing));
+    Status status = gatherers[i](listing);
+    if (status.code != VL_OK) exit_code = vl_command_fail(status);
   }
-  return vl_ok();
+  return exit_code;
 }
 
 static size_t count_entries(const Listing *listing) {
@@ -183,16 +186,16 @@ int vl_command_list(int argc, char **argv) {
   ListCommand command = {0};
   vl_command_parse(&list_argp, argc, argv, &command);
   Listing listing = {.wanted = command.wanted, .kinds = json_object()};
-  Status status = gather(&command, &listing);
-  if (status.code == VL_OK && count_entries(&listing) == 0 && command.wanted)
-    status = vl_error(VL_INVALID, "nothing is called \"%s\"", command.wanted);
-  if (status.code == VL_OK && command.json) {
+  int exit_code = gather(&command, &listing);
+  if (exit_code == 0 && count_entries(&listing) == 0 && command.wanted)
+    exit_code = vl_command_fail(vl_error(VL_INVALID, "nothing is called \"%s\"", command.wanted));
+  if (command.json) {
     char *text = json_dumps(listing.kinds, JSON_INDENT(2));
     puts(text);
     free(text);
-  } else if (status.code == VL_OK) {
+  } else {
     print_listing(&listing);
   }
   json_decref(listing.kinds);
-  return status.code == VL_OK ? 0 : vl_command_fail(status);
+  return exit_code;
 }

@@ -233,7 +233,7 @@ static Status suite_directory(const RunCommand *command, const Suite *suite, cha
     vl_default_directory(suite->name, directory, size);
     return vl_ok();
   }
-  char link[PATH_MAX], target[PATH_MAX];
+  char link[PATH_MAX], target[NAME_MAX + 1];
   snprintf(link, sizeof link, "vramlab-results/%s/latest", suite->name);
   ssize_t length = readlink(link, target, sizeof target - 1);
   if (length < 0) return vl_error(VL_INVALID, "nothing to resume: there is no %s here", link);

@@ -120,8 +120,8 @@ static Status read_text(const char *path, char **text, size_t *size) {
 }
 
 static Status read_journal(Store *store) {
-  char path[PATH_MAX], *text;
-  size_t size;
+  char path[PATH_MAX], *text = NULL;
+  size_t size = 0;
   VL_TRY(join(store->directory, journal_name, path));
   VL_TRY(read_text(path, &text, &size));
   Status status = vl_ok();

@@ -1,0 +1,133 @@
+/* Statistics against numbers worked out by hand. */
+#include "harness/harness.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define NEAR(a, b) assert_true(fabs((a) - (b)) <= 1e-12)
+
+static void median_of_odd_even_one_and_none(void **state) {
+  (void)state;
+  const double odd[] = {3, 1, 2}, even[] = {4, 1, 3, 2};
+  NEAR(vl_statistics_median(odd, 3), 2);
+  NEAR(vl_statistics_median(even, 4), 2.5);
+  NEAR(vl_statistics_median(odd, 1), 3);
+  assert_true(isnan(vl_statistics_median(odd, 0)));
+  assert_true(odd[0] == 3); /* the raw order stays */
+}
+
+/* |x - 3| of 1 2 3 4 100 is 2 1 0 1 97: median 1. */
+static void spread_is_the_median_deviation(void **state) {
+  (void)state;
+  const double values[] = {1, 2, 3, 4, 100};
+  NEAR(vl_statistics_spread(values, 5), 1);
+  assert_true(isnan(vl_statistics_spread(values, 0)));
+}
+
+/* Type 7 at p = 0.25 of 1 2 3 4: position 0.75, so 1.75. */
+static void quantile_interpolates(void **state) {
+  (void)state;
+  const double values[] = {4, 3, 2, 1};
+  NEAR(vl_statistics_quantile(values, 4, 0.25), 1.75);
+  NEAR(vl_statistics_quantile(values, 4, 0), 1);
+  NEAR(vl_statistics_quantile(values, 4, 1), 4);
+}
+
+/* n = 5: even the widest covers 1 - 2/32 = 0.9375. n = 6: 1 - 2/64. n = 10: k = 2, 1 - 2 (1 + 10)/1024.
+ * n = 20: k = 6, P(X < 6) = (1 + 20 + 190 + 1140 + 4845 + 15504)/2^20. */
+static void interval_has_its_true_coverage(void **state) {
+  (void)state;
+  double values[20];
+  for (int i = 0; i < 20; i++)
+    values[i] = i + 1;
+  Estimate five = vl_statistics_estimate(values, 5);
+  assert_true(isnan(five.low) && isnan(five.high) && isnan(five.coverage));
+  NEAR(five.median, 3);
+  Estimate six = vl_statistics_estimate(values, 6);
+  NEAR(six.low, 1);
+  NEAR(six.high, 6);
+  NEAR(six.coverage, 0.96875);
+  Estimate ten = vl_statistics_estimate(values, 10);
+  NEAR(ten.low, 2);
+  NEAR(ten.high, 9);
+  NEAR(ten.coverage, 1 - 22.0 / 1024);
+  Estimate twenty = vl_statistics_estimate(values, 20);
+  NEAR(twenty.low, 6);
+  NEAR(twenty.high, 15);
+  NEAR(twenty.coverage, 1 - 2 * 21700.0 / 1048576);
+}
+
+/* The most samples a cell can have: coverage near, and not below, 0.95. */
+static void interval_of_many_samples(void **state) {
+  (void)state;
+  static double values[VL_MAX_STEPS];
+  for (int i = 0; i < VL_MAX_STEPS; i++)
+    values[i] = i;
+  Estimate estimate = vl_statistics_estimate(values, VL_MAX_STEPS);
+  assert_true(estimate.coverage >= 0.95 && estimate.coverage < 0.955);
+  assert_true(estimate.low < estimate.median && estimate.median < estimate.high);
+}
+
+static void warmup_is_dropped_and_outliers_flagged_i2(void **state) {
+  (void)state;
+  const double cold[] = {200, 20, 20, 20, 20}, *kept;
+  int64_t count;
+  assert_int_equal(vl_statistics_drop_warmup(cold, 5, 1, &kept, &count).code, VL_OK);
+  NEAR(vl_statistics_median(kept, count), 20);
+  NEAR(vl_statistics_spread(kept, count), 0);
+
+  const double noisy[] = {20, 21, 20, 19, 400};
+  bool flags[5];
+  NEAR(vl_statistics_median(noisy, 5), 20);
+  assert_int_equal(vl_statistics_outliers(noisy, 5, flags), 1);
+  assert_true(flags[4] && !flags[0] && !flags[1] && !flags[2] && !flags[3]);
+  assert_true(noisy[4] == 400);
+
+  assert_int_equal(vl_statistics_drop_warmup(cold, 5, 5, &kept, &count).code, VL_INVALID);
+  assert_int_equal(vl_statistics_drop_warmup(cold, 5, 6, &kept, &count).code, VL_INVALID);
+}
+
+static void rate_is_unknown_without_count_or_time_i17(void **state) {
+  (void)state;
+  const char *reason;
+  assert_true(isnan(vl_statistics_rate(0, 0, &reason)));
+  assert_non_null(reason);
+  assert_true(isnan(vl_statistics_rate(10, 0, &reason)));
+  assert_non_null(reason);
+  assert_true(isnan(vl_statistics_rate(0, 1000e-9, &reason)));
+  assert_non_null(reason);
+  assert_true(fabs(vl_statistics_rate(10, 1000e-9, &reason) - 1e7) <= 1e-6);
+  assert_null(reason);
+  assert_true(isnan(vl_statistics_rate(10, NAN, &reason)));
+  assert_true(isnan(vl_statistics_rate(10, INFINITY, &reason)));
+}
+
+/* Ratios 2 2 2 3 1 2: median 2, interval from 1 to 3. A drift both share does not matter. */
+static void paired_ratio_is_of_pairs(void **state) {
+  (void)state;
+  const double a[] = {2, 4, 6, 12, 5, 12}, b[] = {1, 2, 3, 4, 5, 6};
+  Estimate ratio = vl_statistics_paired_ratio(a, b, 6);
+  NEAR(ratio.median, 2);
+  NEAR(ratio.low, 1);
+  NEAR(ratio.high, 3);
+  NEAR(ratio.coverage, 0.96875);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(median_of_odd_even_one_and_none),
+      cmocka_unit_test(spread_is_the_median_deviation),
+      cmocka_unit_test(quantile_interpolates),
+      cmocka_unit_test(interval_has_its_true_coverage),
+      cmocka_unit_test(interval_of_many_samples),
+      cmocka_unit_test(warmup_is_dropped_and_outliers_flagged_i2),
+      cmocka_unit_test(rate_is_unknown_without_count_or_time_i17),
+      cmocka_unit_test(paired_ratio_is_of_pairs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
