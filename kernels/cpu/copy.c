@@ -61,30 +61,59 @@ static Status choose_cast(CpuDevice *device, const Node *node, LayoutId *inputs,
   return vl_ok();
 }
 
-static bool is_move(const Kernel *kernel) {
-  return kernel->node->inputs[0]->dtype == kernel->node->outputs[0]->dtype &&
-         kernel->inputs[0] == kernel->outputs[0];
+/* ---- 64-bit whole numbers, which oneDNN does not have: indices of max pooling -------------------------------- */
+
+static int64_t channel_offset(const ChannelView *view, int64_t n, int64_t c, int64_t s) {
+  int64_t block = c / view->block;
+  return ((n * view->channel_blocks + block) * view->spatial + s) * view->block + c % view->block;
 }
 
+void cpu_copy_i64(const ChannelView *from, const ChannelView *to, const int64_t *source, int64_t *target) {
+  int64_t padded = to->channel_blocks * to->block;
+  for (int64_t n = 0; n < to->n; ++n)
+    for (int64_t c = 0; c < padded; ++c)
+      for (int64_t s = 0; s < to->spatial; ++s)
+        target[channel_offset(to, n, c, s)] = c < to->channels ? source[channel_offset(from, n, c, s)] : 0;
+}
+
+/* ---- The kernels ------------------------------------------------------------------------------------------------ */
+
+/* How a node is run: as bytes where nothing changes, by the library, or word by word. */
+typedef enum CopyWay { COPY_BYTES = 0, COPY_LIBRARY, COPY_WORDS } CopyWay;
+
+static CopyWay way_of(const Kernel *kernel) {
+  const Tensor *x = kernel->node->inputs[0], *y = kernel->node->outputs[0];
+  if (x->dtype == y->dtype && kernel->inputs[0] == kernel->outputs[0]) return COPY_BYTES;
+  return x->dtype == DTYPE_I64 ? COPY_WORDS : COPY_LIBRARY;
+}
+
+/* Data of the kernels that are not the library's. */
+typedef struct OwnCopy {
+  int64_t bytes;
+  ChannelView from, to;
+} OwnCopy;
+
 static Status prepare(CpuDevice *device, Kernel *kernel) {
-  const Node *node = kernel->node;
-  if (is_move(kernel)) return vl_ok();
-  PrimitiveSpec spec;
-  cpu_reorder_spec(device, node->inputs[0], kernel->inputs[0], node->outputs[0], kernel->outputs[0], &spec);
-  return cpu_primitive_prepare(device, kernel, &spec, sources);
+  const Tensor *x = kernel->node->inputs[0], *y = kernel->node->outputs[0];
+  CopyWay way = way_of(kernel);
+  if (way == COPY_LIBRARY) {
+    PrimitiveSpec spec;
+    cpu_reorder_spec(device, x, kernel->inputs[0], y, kernel->outputs[0], &spec);
+    return cpu_primitive_prepare(device, kernel, &spec, sources);
+  }
+  OwnCopy *copy = vl_allocate(sizeof *copy);
+  kernel->data = copy;
+  copy->bytes = vl_dtype_bytes(x->dtype, cpu_padded_elements(device, kernel->inputs[0], x));
+  if (way == COPY_BYTES) return vl_ok();
+  VL_TRY(cpu_channel_view(device, kernel->inputs[0], x, &copy->from));
+  return cpu_channel_view(device, kernel->outputs[0], y, &copy->to);
 }
 
 static Status build(CpuDevice *device, Kernel *kernel) {
-  if (!is_move(kernel)) return cpu_primitive_build(device, kernel);
-  int64_t *bytes = vl_allocate(sizeof *bytes);
-  const Tensor *x = kernel->node->inputs[0];
-  *bytes = vl_dtype_bytes(x->dtype, cpu_padded_elements(device, kernel->inputs[0], x));
-  kernel->data = bytes;
-  return vl_ok();
+  return way_of(kernel) == COPY_LIBRARY ? cpu_primitive_build(device, kernel) : vl_ok();
 }
 
-static void move_bytes(const Kernel *kernel, const char *from, char *to) {
-  int64_t bytes = *(const int64_t *)kernel->data;
+static void copy_bytes(const Kernel *kernel, int64_t bytes, const char *from, char *to) {
   int64_t threads = kernel->threads, share = (bytes / threads + 63) / 64 * 64;
 #pragma omp parallel for num_threads(kernel->threads) schedule(static)
   for (int64_t i = 0; i < threads; ++i) {
@@ -96,13 +125,18 @@ static void move_bytes(const Kernel *kernel, const char *from, char *to) {
 
 static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                      uintptr_t workspace, const LaunchContext *context) {
-  if (!is_move(kernel)) return cpu_primitive_launch(kernel, inputs, outputs, workspace, context);
-  move_bytes(kernel, (const char *)inputs[0], (char *)outputs[0]);
-  return vl_ok();
+  const OwnCopy *copy = kernel->data;
+  switch (way_of(kernel)) {
+  case COPY_LIBRARY: return cpu_primitive_launch(kernel, inputs, outputs, workspace, context);
+  case COPY_WORDS:
+    cpu_copy_i64(&copy->from, &copy->to, (const int64_t *)inputs[0], (int64_t *)outputs[0]);
+    return vl_ok();
+  default: copy_bytes(kernel, copy->bytes, (const char *)inputs[0], (char *)outputs[0]); return vl_ok();
+  }
 }
 
 static void destroy(CpuDevice *device, Kernel *kernel) {
-  if (!is_move(kernel)) cpu_primitive_destroy(device, kernel);
+  if (way_of(kernel) == COPY_LIBRARY) cpu_primitive_destroy(device, kernel);
 }
 
 const CpuOp cpu_op_cast = {"cast", supports, choose_cast, prepare, build, launch, destroy};

@@ -180,6 +180,8 @@ Status cpu_primitive_compile(Primitive *primitive, const Node *node) VL_CHECKED;
 /* The spec of a conversion between layouts and element types; in copy.c. */
 void cpu_reorder_spec(CpuDevice *device, const Tensor *from, LayoutId from_layout, const Tensor *to,
                       LayoutId to_layout, PrimitiveSpec *spec);
+/* Copies 64-bit whole numbers from one activation layout to another, padding zeroed; in copy.c. */
+void cpu_copy_i64(const ChannelView *from, const ChannelView *to, const int64_t *source, int64_t *target);
 /* The layout in which the gradient of a convolution's weights comes when they take part in another type than
  * their own: what a `cast` node of a parameter gives the parameter. Plain where no convolution does; groups
  * are not known to a cast and count as one. In conv.c. */

@@ -142,9 +142,19 @@ static Status build(Device *device, Kernel *kernel) {
 
 static const Backing *backing(Device *device) { return &own(device)->backing; }
 
+static Status convert_i64(CpuDevice *device, const Storage *storage, LayoutId from_layout, LayoutId to_layout,
+                          const void *from, void *to) {
+  ChannelView from_view, to_view;
+  VL_TRY(cpu_channel_view(device, from_layout, storage->root, &from_view));
+  VL_TRY(cpu_channel_view(device, to_layout, storage->root, &to_view));
+  cpu_copy_i64(&from_view, &to_view, from, to);
+  return vl_ok();
+}
+
 /* Converts a whole storage between host order and its layout. */
 static Status convert(CpuDevice *device, const Storage *storage, LayoutId from_layout, LayoutId to_layout,
                       const void *from, void *to) {
+  if (storage->dtype == DTYPE_I64) return convert_i64(device, storage, from_layout, to_layout, from, to);
   PrimitiveSpec spec;
   Primitive *primitive;
   cpu_reorder_spec(device, storage->root, from_layout, storage->root, to_layout, &spec);
