@@ -95,16 +95,25 @@ MemoryCategory engine_category_of(Role role) {
   return MEMORY_ACTIVATION;
 }
 
-/* Fills host memory of the storage's dtype with its initial value. */
-static void initial_value(const Storage *storage, uint64_t seed, void *host) {
+/* Element i is (2u - 1) b with u from lane i % 4 of block i / 4, as vl_random_word defines it; a block at a time,
+ * since a model has tens of millions of weights. */
+static void fill_uniform(const Storage *storage, uint64_t seed, void *host) {
   uint64_t key = vl_random_key(seed, 0, storage->name);
+  uint32_t words[4], key_words[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
   for (int64_t i = 0; i < storage->elements; i++) {
-    double value = storage->init.value;
-    if (storage->init.kind == INIT_ZERO) value = 0.0;
-    if (storage->init.kind == INIT_UNIFORM) {
-      value *= 2.0 * (double)vl_random_unit(vl_random_word(key, 0, (uint64_t)i)) - 1.0;
-    }
+    uint64_t block = (uint64_t)i / 4;
+    uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), 0, 0};
+    if (i % 4 == 0) vl_philox(counter, key_words, words);
+    double value = storage->init.value * (2.0 * (double)vl_random_unit(words[i % 4]) - 1.0);
     vl_element_set(host, storage->dtype, i, value);
+  }
+}
+
+/* Fills host memory of the storage's dtype, zeroed before, with its initial value. */
+static void initial_value(const Storage *storage, uint64_t seed, void *host) {
+  if (storage->init.kind == INIT_UNIFORM) fill_uniform(storage, seed, host);
+  for (int64_t i = 0; storage->init.kind == INIT_CONSTANT && i < storage->elements; i++) {
+    vl_element_set(host, storage->dtype, i, storage->init.value);
   }
 }
 
@@ -114,7 +123,12 @@ static Status add_storage(State *state, const Executable *executable, const Stor
   StateEntry *entry = add_entry(state, storage);
   request.name = entry->storage.name;
   request.scope = entry->storage.scope;
-  VL_TRY(vl_heap_obtain(state->heap, &request, &entry->block));
+  Status obtained = vl_heap_obtain(state->heap, &request, &entry->block);
+  if (obtained.code != VL_OK) { /* as if it had never been asked for; its slot ends its chain */
+    state->slots[slot_of(state, entry->storage.name)] = -1;
+    state->count--;
+    return obtained;
+  }
   DeviceDescription description;
   state->device->interface->describe(state->device, &description);
   if (description.predicts) return vl_ok();
