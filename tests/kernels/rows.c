@@ -422,9 +422,11 @@ static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t see
   }
 }
 
-Status row_program_create(const OpRow *row, DType dtype, uint64_t seed, RowProgram *made) {
+Status row_program_create(const OpRow *row, DType dtype, bool weight_gradient_first, uint64_t seed,
+                          RowProgram *made) {
   *made = (RowProgram){0};
   vl_program_init(&made->program, vl_graph_create(row->op));
+  made->program.weight_gradient_first = weight_gradient_first;
   Status status = build_row(row, dtype, &made->program);
   if (status.code != VL_OK) {
     row_program_destroy(made);

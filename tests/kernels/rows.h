@@ -50,7 +50,8 @@ typedef struct RowProgram {
   Program program;
   Evaluation *evaluation;
 } RowProgram;
-Status row_program_create(const OpRow *row, DType dtype, uint64_t seed, RowProgram *made) VL_CHECKED;
+Status row_program_create(const OpRow *row, DType dtype, bool weight_gradient_first, uint64_t seed,
+                          RowProgram *made) VL_CHECKED;
 void row_program_destroy(RowProgram *made);
 
 #endif

@@ -24,7 +24,7 @@ static void op_matches_reference(void **state) {
     const OpRow *row = &op_rows[i];
     if (strcmp(row->op, test->op) != 0 || (row->f32_only && test->dtype != DTYPE_F32)) continue;
     RowProgram made;
-    Status status = row_program_create(row, test->dtype, 7, &made);
+    Status status = row_program_create(row, test->dtype, false, 7, &made);
     if (status.code != VL_OK) fail_msg("%s (%s): %s", row->op, row->what, status.message);
     status = compare_graph(test->subject, made.evaluation, &totals);
     row_program_destroy(&made);
