@@ -1,0 +1,156 @@
+"""One cell, plans, lists, the doctor, and what bad usage says."""
+
+import unittest
+
+from program import ProgramTest, main, strict_json
+
+SMALL = ["--case", "resnet50", "--batch", "2", "--set", "size=64"]
+PROMISED = """status case micro_batch accumulate ranks global_batch recipe stack device provenance samples_per_s step_s
+    needed_bytes peak_allocated_bytes peak_reserved_bytes peak_driver_bytes peak_step_bytes peak_by_category params
+    flops_per_step losses error""".split()
+
+
+class Cells(ProgramTest):
+    def test_one_object_with_what_scripts_rely_on(self):
+        done = self.run_program("run", *SMALL, "--steps", "2", "--json")
+        record = strict_json(done.stdout)
+        for key in PROMISED:
+            self.assertIn(key, record)
+        self.assertEqual(record["status"], "ok")
+        self.assertEqual((record["micro_batch"], record["global_batch"]), (2, 2))
+        self.assertEqual(record["provenance"], "measured")
+        self.assertEqual(len(record["step_times_s"]), 2)
+        self.assertEqual(len(record["losses"]), 3)
+        self.assertAlmostEqual(record["samples_per_s"], 2 / record["step_s"])
+        self.assertEqual(list(self.folder.iterdir()), [], "without -o nothing is written")
+
+    def test_plan_of_the_same_cell_has_the_same_trace(self):
+        measured = strict_json(self.run_program("run", *SMALL, "--steps", "1", "--json").stdout)
+        planned = strict_json(self.run_program("plan", *SMALL, "--steps", "1", "--json").stdout)
+        self.assertEqual(planned["provenance"], "predicted")
+        for key in ("peak_requested_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "events_per_step"):
+            self.assertEqual(planned[key], measured[key], key)
+        self.assertIsNone(planned["samples_per_s"])
+        self.assertIn("samples_per_s", planned["null_reasons"])
+
+    def test_capacity_too_small_is_a_result_with_its_numbers(self):
+        done = self.run_program("run", *SMALL, "--capacity", "250MiB", "--json", code=1)
+        record = strict_json(done.stdout)
+        self.assertEqual(record["status"], "oom")
+        self.assertTrue(record["error"])
+        self.assertGreater(record["oom_request_bytes"], 0)
+        self.assertIn(record["oom_segment"], ("forward", "backward", "update"))
+
+    def test_numbers_are_the_same_in_a_comma_locale_i4(self):
+        arguments = ["plan", *SMALL, "--lr", "1234.5", "--json"]
+        plain = strict_json(self.run_program(*arguments, LC_ALL="C").stdout)
+        comma = strict_json(self.run_program(*arguments, LC_ALL="de_DE.UTF-8", LC_NUMERIC="C").stdout)
+        self.assertEqual(comma["learning_rate"], 1234.5)
+        for changing in ("created_utc", "build_s"):
+            plain.pop(changing), comma.pop(changing)
+        self.assertEqual(plain, comma)
+
+    def test_stored_with_o_and_kept_with_the_others(self):
+        for batch in ("2", "4", "2"):
+            self.run_program("plan", "--case", "resnet50", "--set", "size=64", "--batch", batch, "-o", "store", "--timeline")
+        journal = self.journal("store")
+        self.assertEqual([line["global_batch"] for line in journal[1:]], [2, 4, 2])
+        self.assertTrue((self.folder / "store/results.h5").exists())
+        self.assertEqual(len(list((self.folder / "store/cells").iterdir())), 2)
+
+
+class Usage(ProgramTest):
+    def test_no_command_and_unknown_ones(self):
+        self.refuses(says="COMMAND")
+        self.refuses("runn", says="runn")
+
+    def test_help_everywhere(self):
+        for command in ("list", "run", "plan", "max-batch", "graph", "report", "claims", "plot", "doctor"):
+            self.assertIn("--help", self.run_program(command, "--help").stdout + "--help")
+        self.assertIn("max-batch", self.run_program("help").stdout)
+        self.assertIn("vramlab", self.run_program("--version").stdout)
+
+    def test_bad_cells_are_usage_errors(self):
+        self.refuses("run", "--case", "resnet5000", says="resnet50")
+        self.refuses("run", *SMALL[:2], "--recipe", "amp=fp99", says="fp99")
+        self.refuses("run", *SMALL[:2], "--recipe", "ampp=bf16", says="ampp")
+        self.refuses("run", *SMALL[:2], "--batch", "0", says="0")
+        self.refuses("run", *SMALL[:2], "--batch", "-4", says="-4")
+        self.refuses("run", *SMALL[:2], "--batch", "many", says="many")
+        self.refuses("run", *SMALL[:2], "--steps", "0", says="0")
+        self.refuses("run", *SMALL[:2], "--warmup", "0", says="0")
+        self.refuses("run", *SMALL[:2], "--capacity", "lots", says=["lots", "GiB"])
+        self.refuses("run", *SMALL[:2], "--set", "width=3", says="width")
+        self.refuses("run", *SMALL[:2], "--set", "size", says="KEY=VALUE")
+        self.refuses("run", *SMALL[:2], "--device", "tpu", says="tpu")
+        self.refuses("run", *SMALL[:2], "--batch", "9", "--micro-batch", "4", says=["9", "4"])
+        self.refuses("run", *SMALL[:2], "--data", "nowhere.h5", says="nowhere.h5")
+        self.refuses("run", *SMALL[:2], "--recipe", "", "--recipe", "amp=bf16", says="one recipe")
+        self.refuses("plan", *SMALL[:2], "--device", "cpu", says="run")
+        self.refuses("run", says="suite")
+        self.refuses("run", "nosuchsuite", says="quick")
+        self.refuses("run", *SMALL[:2], "--nonsense", says="nonsense")
+        self.refuses("plan", *SMALL[:2], "--profile", "TPU-v9", says="TPU-v9")
+
+    def test_stores_that_are_none(self):
+        (self.folder / "text.h5").write_text("not HDF5", encoding="utf-8")
+        for command in ("report", "claims"):
+            self.refuses(command, "text.h5", says="text.h5")
+            self.refuses(command, "nowhere", says="nowhere")
+            self.refuses(command, says="vramlab-results/latest")
+
+    def test_cuda_without_a_gpu_is_skipped_j4(self):
+        doctor = self.run_program("doctor", "--json").stdout
+        states = {finding["name"]: finding["state"] for finding in strict_json(doctor)}
+        if states["device cuda"] == "ok":
+            self.skipTest("there is a GPU")
+        self.refuses("run", *SMALL, "--device", "cuda", says="cuda", code=77)
+
+
+class Lists(ProgramTest):
+    def test_by_name_and_synonym(self):
+        self.assertIn("resnet50", self.run_program("list", "cases").stdout)
+        self.assertIn("amp", self.run_program("list", "optimizations").stdout)
+        found = strict_json(self.run_program("list", "gradient checkpointing", "--json").stdout)
+        self.assertIn("checkpoint", [entry["name"] for entry in found["optimizations"]])
+        self.assertIn("quick", self.run_program("list", "suites").stdout)
+        self.refuses("list", "flux capacitor", says="flux capacitor")
+
+    def test_graphs_in_each_format(self):
+        for form, part in (("text", "conv"), ("dot", "digraph"), ("json", "{"), ("schedule", "")):
+            self.assertIn(part, self.run_program("graph", "resnet50", "--set", "size=64", "--format", form).stdout)
+        backward = self.run_program("graph", "resnet50", "--recipe", "amp=bf16").stdout
+        forward = self.run_program("graph", "resnet50", "--forward").stdout
+        self.assertGreater(len(backward), len(forward))
+        self.refuses("graph", "resnet50", "--format", "png", says="schedule")
+
+    def test_doctor_ends_well_whatever_it_finds(self):
+        self.assertIn("device cpu", self.run_program("doctor").stdout)
+        self.assertIn("device cpu", self.run_program("doctor", VRAMLAB_MODULES="/nonexistent").stdout)
+        resources = strict_json(self.run_program("doctor", "--ctest-resources").stdout)
+        self.assertEqual(resources["version"], {"major": 1, "minor": 0})
+
+
+class MaxBatch(ProgramTest):
+    def test_each_recipe_and_capacity(self):
+        done = self.run_program("max-batch", "--case", "resnet50", "--set", "size=64", "--recipe", "baseline", "--recipe",
+                                "checkpoint=1", "--capacity", "400MiB", "--capacity", "1GiB", "--json")
+        rows = strict_json(done.stdout)["rows"]
+        self.assertEqual(len(rows), 4)
+        for row in rows:
+            self.assertGreater(row["batch"], 0)
+            self.assertLessEqual(row["needed_bytes"], row["capacity_bytes"])
+        self.assertGreater(rows[1]["batch"], rows[0]["batch"])
+
+    def test_largest_one_runs_and_the_next_does_not(self):
+        done = self.run_program("max-batch", "--case", "resnet50", "--set", "size=64", "--capacity", "400MiB", "--verify",
+                                "--steps", "1", "--json")
+        row = strict_json(done.stdout)["rows"][0]
+        self.assertEqual((row["verified"], row["verified_next"]), ("ok", "oom"))
+
+    def test_none_fits(self):
+        self.assertIn("not even one", self.run_program("max-batch", "--case", "resnet50", "--capacity", "1MiB").stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+/* results/SCHEMA.md is written from the column table: `test_harness_schema --write` writes it, the test
+ * compares. */
+#include "tests/harness/temporary_directory.h"
+
+#include "harness/harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char head[] = "# What a store holds\n"
+                           "\n"
+                           "A run leaves a directory. Schema version %d.\n"
+                           "\n"
+                           "| file | content |\n"
+                           "|---|---|\n"
+                           "| `journal.jsonl` | first line: where the store comes from; then one record, a "
+                           "JSON object, a finished cell. A later "
+                           "line of the same `cell_key` replaces an earlier one. A last line without its end "
+                           "is what a kill left: it is not "
+                           "read |\n"
+                           "| `cells/KEY.h5` | the allocations of the last step, where asked for |\n"
+                           "| `results.h5` | all of it as tables, rebuilt whenever the journal is ahead |\n"
+                           "| `report.html`, `figures/` | made from it |\n"
+                           "\n"
+                           "## Records\n"
+                           "\n"
+                           "Numbers that are not known are `null`, and `null_reasons` says why, by column "
+                           "name. Nothing is NaN or infinite. "
+                           "All byte counts are whole bytes.\n"
+                           "\n"
+                           "| JSON | column in `/cells` | type | unit | meaning |\n"
+                           "|---|---|---|---|---|\n";
+
+static const char tail[] =
+    "| `step_times_s` | table `/steps` | list | s | time of each measured step, raw |\n"
+    "| `losses` | table `/losses` | list | 1 | loss of each step, warm-up included |\n"
+    "| `scopes` | table `/scopes` | list | bytes | `scope` and `bytes`: layers by what they hold at the "
+    "allocated peak |\n"
+    "| `null_reasons` | | map | | why a value is null |\n"
+    "\n"
+    "## results.h5\n"
+    "\n"
+    "Every table is a group of columns, one-dimensional datasets along one dimension scale, so that "
+    "`xarray.open_dataset(file, group=\"cells\", engine=\"h5netcdf\")` and "
+    "`pandas.DataFrame({k: g[k][:] for k in g})` with h5py read it. Attributes `units` and `long_name` are "
+    "on each "
+    "column. Unknown whole numbers are -1 (also `_FillValue`), unknown real ones NaN, unknown text is empty; "
+    "flags are "
+    "h5py's boolean. `/cells/record_json` has each record whole.\n"
+    "\n"
+    "| group | rows | columns beside those above |\n"
+    "|---|---|---|\n"
+    "| `/cells` | a record | `record_json` |\n"
+    "| `/steps` | a measured step | `cell_row`, `cell_key`, `step`, `step_s` |\n"
+    "| `/losses` | a step | `cell_row`, `cell_key`, `step`, `loss` |\n"
+    "| `/scopes` | a layer of a cell | `cell_row`, `cell_key`, `rank_by_size`, `scope`, `bytes` |\n"
+    "| `/timelines/KEY` | an event of the last step | `time_ns`, `action`, `category`, `category_name`, "
+    "`bytes`, "
+    "`allocated_bytes`, `reserved_bytes`, `segment`, `name`, `scope` |\n"
+    "\n"
+    "Root attributes: `suite`, `command_line`, `created_utc`, `hostname`, `tool_version`, `git_commit`, "
+    "`git_dirty`, "
+    "`schema_version`, `journal_bytes` (length of the journal it was made from), `head_json`.\n";
+
+static void write_schema(FILE *out) {
+  static const char *const types[] = {"text", "integer", "real", "flag"};
+  int32_t count;
+  const Column *columns = vl_column_all(&count);
+  fprintf(out, head, VL_SCHEMA_VERSION);
+  for (int32_t i = 0; i < count; i++)
+    fprintf(out, "| `%s` | `%s` | %s | %s | %s |\n", columns[i].path, columns[i].name, types[columns[i].type],
+            columns[i].unit, columns[i].help);
+  fputs(tail, out);
+}
+
+static void schema_document_is_that_of_the_table(void **state) {
+  (void)state;
+  char *text = NULL;
+  size_t size = 0;
+  FILE *out = open_memstream(&text, &size);
+  write_schema(out);
+  fclose(out);
+  char *document = read_whole_file(VRAMLAB_SOURCE_DIR "/results/SCHEMA.md");
+  if (!document || strcmp(document, text) != 0)
+    fail_msg("results/SCHEMA.md is not that of harness/columns.c; run test_harness_schema --write");
+  free(document);
+  free(text);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "--write") == 0) {
+    FILE *out = fopen(VRAMLAB_SOURCE_DIR "/results/SCHEMA.md", "w");
+    if (!out) return 3;
+    write_schema(out);
+    return fclose(out) == 0 ? 0 : 3;
+  }
+  const struct CMUnitTest tests[] = {cmocka_unit_test(schema_document_is_that_of_the_table)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
