@@ -149,6 +149,10 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
   *result = (StepResult){.loss = NAN};
   run->failed_request_bytes = 0;
   run->failed_segment = "";
+  if (logits && (run->executable->program.training || !run->executable->program.logits)) {
+    return vl_error(VL_INVALID, "%s keeps no logits to the end of a step: only an evaluation program does",
+                    run->executable->program.graph->name);
+  }
   Walk walk = {.run = run, .inputs = inputs, .schedule = schedule};
   walk.addresses = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.addresses);
   walk.blocks = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.blocks);

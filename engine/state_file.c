@@ -135,7 +135,8 @@ static Status check_entry(const StateEntry *entry, const json_t *item, const cha
   if (!same) return vl_error(VL_INVALID, "'%s' in %s is not %s", name, path, want);
   int64_t bytes = vl_dtype_bytes(entry->storage.dtype, entry->storage.elements);
   *begin = json_integer_value(json_array_get(offsets, 0));
-  if (*begin < 0 || json_integer_value(json_array_get(offsets, 1)) - *begin != bytes) {
+  int64_t end = json_integer_value(json_array_get(offsets, 1));
+  if (*begin < 0 || end < *begin || end - *begin != bytes) {
     return vl_error(VL_INVALID, "'%s' in %s has offsets that do not hold %s", name, path, want);
   }
   return vl_ok();

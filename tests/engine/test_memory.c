@@ -70,12 +70,12 @@ static int64_t peak_reserved_of(int64_t batch, const char *recipe) {
 static void a_failed_step_gives_everything_back_f1(void **state) {
   (void)state;
   int64_t capacity_bytes =
-      (peak_reserved_of(32, "baseline") + peak_reserved_of(64, "baseline")) / 2 / mib_bytes * mib_bytes;
+      (peak_reserved_of(16, "baseline") + peak_reserved_of(32, "baseline")) / 2 / mib_bytes * mib_bytes;
   Job job;
   Second large;
   StepResult result;
-  open_net(&job, 32, "baseline", capacity_bytes);
-  second_open(&job, 64, &large);
+  open_net(&job, 16, "baseline", capacity_bytes);
+  second_open(&job, 32, &large);
   int64_t before_bytes = live_bytes(&job), request_bytes = 0;
   for (int32_t round = 0; round < 10; round++) {
     Status status = vl_run_step(&large.run, large.inputs, &result, NULL);
@@ -104,7 +104,7 @@ typedef struct Failures {
 static void step_at_capacity(const char *recipe, int64_t capacity_bytes, Failures *failures) {
   Job job;
   StepResult result;
-  open_net(&job, 32, recipe, capacity_bytes);
+  open_net(&job, 16, recipe, capacity_bytes);
   require_ok(vl_inputs_synthesize(job.inputs, 1, 0, 0, 10));
   int64_t before_bytes = live_bytes(&job);
   Status status = vl_run_step(&job.run, job.inputs, &result, NULL);
@@ -129,7 +129,7 @@ static void steps_fail_cleanly_at_every_capacity_f1(void **state) {
   static const char *const recipes[] = {"baseline", "checkpoint=1 recompute=norm"};
   Failures failures = {0};
   for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
-    int64_t need_bytes = peak_reserved_of(32, recipes[i]), capacity_bytes = 4 * mib_bytes;
+    int64_t need_bytes = peak_reserved_of(16, recipes[i]), capacity_bytes = 4 * mib_bytes;
     for (; capacity_bytes < need_bytes; capacity_bytes += 2 * mib_bytes) {
       step_at_capacity(recipes[i], capacity_bytes, &failures);
     }

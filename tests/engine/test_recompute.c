@@ -96,6 +96,7 @@ static void drop_samples(int64_t samples, int64_t first, float *out) {
   Node *node = NULL;
   require_ok(vl_graph_add(graph, "dropout", &params, &x, 1, &node));
   const Storage *from = x->storage, *to = node->outputs[0]->storage;
+  x->storage->layout = node->outputs[0]->storage->layout = LAYOUT_PLAIN;
   LayoutId plain[VL_MAX_INPUTS] = {0};
   Kernel *kernel = NULL;
   require_ok(device->interface->prepare(device, node, plain, plain, &kernel));
