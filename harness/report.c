@@ -1,0 +1,220 @@
+/* Reports of a store: the files in its directory, the first screen, and the command. */
+#include "harness/report.h"
+#include "harness/options.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+RecordSet vl_store_records(const Store *store) {
+  int64_t count = vl_store_count(store);
+  RecordSet records = {.records = vl_allocate(sizeof(json_t *) * (size_t)(count + 1)),
+                       .count = (int32_t)count};
+  for (int64_t i = 0; i < count; i++)
+    records.records[i] = vl_store_record(store, i);
+  return records;
+}
+
+int vl_terminal_width(FILE *out) {
+  struct winsize size;
+  if (!isatty(fileno(out)) || ioctl(fileno(out), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 100;
+  return size.ws_col < 60 ? 60 : size.ws_col;
+}
+
+bool vl_terminal_color(FILE *out) { return isatty(fileno(out)) && getenv("NO_COLOR") == NULL; }
+
+/* ---- Writing --------------------------------------------------------------------------------------------------------- */
+
+typedef enum ReportFormat { REPORT_TERM = 0, REPORT_MARKDOWN, REPORT_HTML } ReportFormat;
+
+/* Writes beside the file and renames: a reader never sees half a report. */
+static Status write_file(const Document *document, ReportFormat format, const char *figure_directory,
+                         const char *path) {
+  char unfinished[4200];
+  snprintf(unfinished, sizeof(unfinished), "%.4090s.tmp", path);
+  FILE *out = fopen(unfinished, "w");
+  if (out == NULL) return vl_error(VL_ENVIRONMENT, "%s: %s", unfinished, strerror(errno));
+  Status status = vl_ok();
+  if (format == REPORT_HTML)
+    status = vl_report_html(document, figure_directory, out);
+  else if (format == REPORT_MARKDOWN)
+    vl_report_markdown(document, out);
+  else
+    vl_report_term(document, out, 100, false);
+  bool failed = ferror(out) != 0;
+  failed = fclose(out) != 0 || failed;
+  if (status.code == VL_OK && (failed || rename(unfinished, path) != 0))
+    status = vl_error(VL_ENVIRONMENT, "%s: cannot be written: %s", path, strerror(errno));
+  if (status.code != VL_OK) unlink(unfinished);
+  return status;
+}
+
+/* A report of one store in progress. */
+typedef struct Making {
+  const Store *store;
+  RecordSet records;
+  ClaimFile *claims;
+  FigureSet *figures; /* NULL: none */
+  Document *document;
+} Making;
+
+static void making_clear(Making *making) {
+  vl_document_destroy(&making->document);
+  vl_claims_destroy(&making->claims);
+  free(making->figures);
+  free(making->records.records);
+}
+
+/* Figures are worth having and never worth the report: without gnuplot it is made without them, and says so.
+ */
+static Status draw_figures(Making *making, const char *directory) {
+  PlotInput input = {
+      .records = making->records, .store = making->store, .source = vl_store_path(making->store)};
+  making->figures = vl_allocate(sizeof(*making->figures));
+  Status status = vl_plot_draw(&input, directory, NULL, "png svg", making->figures);
+  if (status.code != VL_ENVIRONMENT) return status;
+  fprintf(stderr, "vramlab: the report has no figures: %s\n", status.message);
+  free(making->figures);
+  making->figures = NULL;
+  return vl_ok();
+}
+
+static Status make(Making *making, const char *figure_directory) {
+  making->records = vl_store_records(making->store);
+  VL_TRY(vl_claims_load(NULL, &making->claims));
+  if (figure_directory != NULL) VL_TRY(draw_figures(making, figure_directory));
+  ReportInput input = {.records = making->records,
+                       .head = vl_store_head(making->store),
+                       .directory = vl_store_path(making->store),
+                       .claims = making->claims,
+                       .figures = making->figures};
+  return vl_report_make(&input, &making->document);
+}
+
+static Status write_into_store(Store *store, FILE *screen) {
+  char figures[4200], path[4200];
+  snprintf(figures, sizeof(figures), "%.4000s/figures", vl_store_path(store));
+  snprintf(path, sizeof(path), "%.4000s/report.html", vl_store_path(store));
+  Making making = {.store = store};
+  Status status = make(&making, figures);
+  if (status.code == VL_OK) status = write_file(making.document, REPORT_HTML, figures, path);
+  if (status.code == VL_OK && screen != NULL)
+    vl_report_term(making.document, screen, vl_terminal_width(screen), vl_terminal_color(screen));
+  making_clear(&making);
+  return status;
+}
+
+Status vl_report_write(Store *store, FILE *screen) {
+  if (vl_store_path(store)[0] == '\0')
+    return vl_error(VL_INVALID,
+                    "a results file on its own has no directory for a report; name one with --output");
+  locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(c);
+  Status status = write_into_store(store, screen);
+  uselocale(before);
+  freelocale(c);
+  return status;
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------------- */
+
+typedef struct ReportCommand {
+  const char *store, *output;
+  ReportFormat format;
+} ReportCommand;
+
+static const struct argp_option options_table[] = {
+    {"format", 'f', "FORMAT", 0, "term (the default): the first screen; html, md: the whole report", 0},
+    {"output", 'o', "FILE", 0, "write there instead of report.html or report.md in the store, - for stdout",
+     0},
+    {0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state) {
+  ReportCommand *command = state->input;
+  static const char *const formats[] = {"term", "md", "html"};
+  switch (key) {
+  case 'f':
+    for (int i = 0; i < 3; i++)
+      if (strcmp(text, formats[i]) == 0) {
+        command->format = (ReportFormat)i;
+        return 0;
+      }
+    argp_error(state, "unknown format '%s'; accepted: term, md, html", text);
+    return 0;
+  case 'o': command->output = text; return 0;
+  case ARGP_KEY_ARG:
+    if (command->store != NULL) argp_error(state, "one store at a time");
+    command->store = text;
+    return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp report_argp = {
+    .options = options_table,
+    .parser = parse_option,
+    .args_doc = "[STORE]",
+    .doc = "Reports a store of results: what each recipe needs and costs, where the memory goes, and what it "
+           "says about the article's claims. STORE is a directory, its results.h5, or latest (the default)."};
+
+/* Where the report goes, and its figures beside it. */
+static Status places(const ReportCommand *command, const Store *store, char *path, char *figures,
+                     size_t size) {
+  const char *directory = vl_store_path(store);
+  if (command->output != NULL) {
+    snprintf(path, size, "%s", command->output);
+    const char *slash = strrchr(command->output, '/');
+    snprintf(figures, size, "%.*sfigures", slash != NULL ? (int)(slash - command->output) + 1 : 0,
+             command->output);
+    return vl_ok();
+  }
+  if (directory[0] == '\0')
+    return vl_error(VL_INVALID,
+                    "a results file on its own has no directory for a report; name one with --output");
+  snprintf(path, size, "%s/report.%s", directory, command->format == REPORT_HTML ? "html" : "md");
+  snprintf(figures, size, "%s/figures", directory);
+  return vl_ok();
+}
+
+static Status report_file(const ReportCommand *command, Making *making) {
+  char path[4200], figures[4200];
+  VL_TRY(places(command, making->store, path, figures, sizeof(path)));
+  VL_TRY(make(making, figures));
+  if (strcmp(path, "-") != 0) {
+    VL_TRY(write_file(making->document, command->format, figures, path));
+    printf("%s\n", path);
+    return vl_ok();
+  }
+  if (command->format == REPORT_HTML) return vl_report_html(making->document, figures, stdout);
+  vl_report_markdown(making->document, stdout);
+  return vl_ok();
+}
+
+static Status report(const ReportCommand *command) {
+  Store *store = NULL;
+  VL_TRY(vl_store_open(command->store, &store));
+  Making making = {.store = store};
+  Status status = vl_ok();
+  if (command->format == REPORT_TERM && command->output == NULL) {
+    status = make(&making, NULL);
+    if (status.code == VL_OK)
+      vl_report_term(making.document, stdout, vl_terminal_width(stdout), vl_terminal_color(stdout));
+  } else {
+    status = report_file(command, &making);
+  }
+  making_clear(&making);
+  vl_store_close(&store);
+  return status;
+}
+
+int vl_command_report(int argc, char **argv) {
+  ReportCommand command = {.format = REPORT_TERM};
+  vl_command_parse(&report_argp, argc, argv, &command);
+  locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(c);
+  Status status = report(&command);
+  uselocale(before);
+  freelocale(c);
+  return status.code == VL_OK ? 0 : vl_command_fail(status);
+}

@@ -1,0 +1,83 @@
+/* report: a document made once from a store, and written as a terminal screen, Markdown or HTML. Every number
+ * is formatted when the document is made, so that the three say the same. */
+#ifndef VRAMLAB_HARNESS_REPORT_DOCUMENT_H
+#define VRAMLAB_HARNESS_REPORT_DOCUMENT_H
+
+#include "harness/claims.h"
+#include "harness/plot.h"
+
+typedef enum PassageKind {
+  PASSAGE_HEADING = 0,
+  PASSAGE_TEXT,
+  PASSAGE_NOTE, /* small print */
+  PASSAGE_TABLE,
+  PASSAGE_BARS,    /* a table of shares: name, GiB, % */
+  PASSAGE_FIGURE,  /* a file of the figures folder */
+  PASSAGE_VERDICT, /* a claim in one line */
+  PASSAGE_CLAIM,   /* a claim with all that decided it */
+  PASSAGE_COMMAND
+} PassageKind;
+
+typedef struct TableColumn {
+  const char *name, *unit; /* exactly one unit; "" for text */
+  bool number;             /* aligned to the right */
+} TableColumn;
+
+/* A claim with everything its row shows. */
+typedef struct ClaimPassage {
+  const char *id, *verdict, *section, *sentence, *translation, *scope, *numbers, *command, *region, *trap;
+  const char **findings; /* further evidence, one line each */
+  int32_t finding_count;
+} ClaimPassage;
+
+typedef struct Passage {
+  PassageKind kind;
+  bool first_screen; /* on the terminal and at the top of the others */
+  const char *text;  /* heading, paragraph, caption, command or figure title */
+  const char *name;  /* figure: file without ending; claim: id */
+  TableColumn *columns;
+  int32_t column_count;
+  const char ***rows; /* [row_count][column_count] */
+  int32_t row_count;
+  double *shares; /* BARS: 0 to 1 a row */
+  ClaimPassage *claim;
+} Passage;
+
+typedef struct Document {
+  Arena *arena;
+  const char *title, *subtitle;
+  Passage *passages;
+  int32_t count, capacity;
+} Document;
+
+Document *vl_document_create(void);
+void vl_document_destroy(Document **document);
+/* Adds a passage; valid until the next is added. text is copied. */
+Passage *vl_document_add(Document *document, PassageKind kind, bool first_screen, const char *text);
+/* Room for `rows` rows in a table of these columns; the columns are borrowed. */
+void vl_document_table(Document *document, Passage *passage, const TableColumn *columns, int32_t column_count,
+                       int32_t rows);
+/* Formatted cell text in the document's arena. */
+const char *vl_document_format(Document *document, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* What a report is made of. claims and figures may be NULL. */
+typedef struct ReportInput {
+  RecordSet records;
+  const json_t *head;    /* of the store; may be NULL */
+  const char *directory; /* the store's, "" when it is a file alone */
+  const ClaimFile *claims;
+  const FigureSet *figures;
+} ReportInput;
+Status vl_report_make(const ReportInput *input, Document **document) VL_CHECKED;
+
+/* color: ANSI emphasis; width: columns of the terminal. Only the first screen. */
+void vl_report_term(const Document *document, FILE *out, int width, bool color);
+/* The claim's id, verdict, translation and scope, wrapped; for the terminal. */
+void vl_report_term_claim(const ClaimPassage *claim, FILE *out, int width, bool color);
+/* Figures are links relative to the document. */
+void vl_report_markdown(const Document *document, FILE *out);
+/* One file: style and figures (SVG, from the figures' directory) are in it. */
+Status vl_report_html(const Document *document, const char *figure_directory, FILE *out) VL_CHECKED;
+
+#endif

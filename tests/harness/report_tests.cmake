@@ -1,0 +1,5 @@
+# Claims, figures and reports: what reads stores. Included by this folder's CMakeLists.txt.
+vramlab_test(harness_growth SOURCES test_growth.c LIBRARIES harness LABELS unit)
+vramlab_test(harness_claims SOURCES test_claims.c report_records.c LIBRARIES harness LABELS unit)
+vramlab_test(harness_plot SOURCES test_plot.c report_records.c LIBRARIES harness LABELS unit)
+vramlab_test(harness_report SOURCES test_report.c report_records.c LIBRARIES harness LABELS unit)
