@@ -109,7 +109,7 @@ function(vramlab_command_test name)
   add_test(NAME ${name} COMMAND ${arg_COMMAND} ${configuration})
   # A test program has its modules elsewhere than beside itself.
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
-                                          ENVIRONMENT "VRAMLAB_MODULES=${VRAMLAB_BIN}")
+                                          ENVIRONMENT "VRAMLAB_MODULES=${VRAMLAB_BIN};OMP_WAIT_POLICY=passive")
   if(bench IN_LIST arg_LABELS)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()

@@ -25,9 +25,10 @@ typedef struct DeviceDescription {
   char isa[64];       /* what the library dispatches to */
   char library[64];   /* "oneDNN 3.2.0" */
   int32_t threads;
-  int64_t memory_bytes; /* what the machine or card has */
-  bool predicts;        /* numbers are predicted, not measured */
-  bool has_time;        /* false: memory only, no step time */
+  int64_t memory_bytes;  /* what the machine or card has */
+  int64_t context_bytes; /* a profile: what context and libraries take beside the heap; else 0 */
+  bool predicts;         /* numbers are predicted, not measured */
+  bool has_time;         /* false: memory only, no step time */
 } DeviceDescription;
 
 typedef struct DeviceInterface {
@@ -78,6 +79,7 @@ struct Device {
 
 typedef struct DeviceOptions {
   int32_t threads;               /* 0: all */
+  bool low_end;                  /* plan with a profile: the lower ends of its intervals, not the upper */
   const char *profile;           /* plan only: a profile's name, or NULL: the machine's cpu */
   const char *profile_directory; /* NULL: the installed ones */
 } DeviceOptions;
@@ -116,7 +118,8 @@ Status vl_profile_load(const char *directory, const char *name, DeviceProfile *p
 /* Calls visit for each profile found, by name. */
 Status vl_profile_each(const char *directory, void (*visit)(const DeviceProfile *, void *),
                        void *context) VL_CHECKED;
-/* A describe-only device for a profile: plain layouts, the profile's workspace (upper end). */
-Status vl_profile_device_create(const DeviceProfile *profile, Device **device) VL_CHECKED;
+/* A describe-only device for a profile: plain layouts, the profile's workspace and context at one end of
+ * their intervals. */
+Status vl_profile_device_create(const DeviceProfile *profile, bool low_end, Device **device) VL_CHECKED;
 
 #endif

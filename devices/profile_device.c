@@ -7,6 +7,7 @@
 typedef struct ProfileDevice {
   Device device; /* first */
   DeviceProfile profile;
+  bool low_end;
 } ProfileDevice;
 
 struct Kernel {
@@ -14,13 +15,15 @@ struct Kernel {
 };
 
 static void describe(const Device *device, DeviceDescription *description) {
-  const DeviceProfile *profile = &((const ProfileDevice *)(const void *)device)->profile;
+  const ProfileDevice *it = (const ProfileDevice *)(const void *)device;
+  const DeviceProfile *profile = &it->profile;
   memset(description, 0, sizeof *description);
   snprintf(description->name, sizeof description->name, "%s", profile->name);
   snprintf(description->hardware, sizeof description->hardware, "%s", profile->describes);
   snprintf(description->isa, sizeof description->isa, "none");
   snprintf(description->library, sizeof description->library, "none");
   description->memory_bytes = profile->memory_bytes;
+  description->context_bytes = it->low_end ? profile->context_low_bytes : profile->context_high_bytes;
   description->predicts = true;
   description->has_time = profile->has_time;
 }
@@ -69,11 +72,14 @@ static bool takes_workspace(const Node *node) {
 
 static Status prepare(Device *device, const Node *node, const LayoutId *inputs, const LayoutId *outputs,
                       Kernel **kernel) {
-  const DeviceProfile *profile = &((ProfileDevice *)(void *)device)->profile;
+  const ProfileDevice *it = (const ProfileDevice *)(void *)device;
   (void)inputs;
   (void)outputs;
   *kernel = vl_allocate(sizeof **kernel);
-  if (takes_workspace(node)) (*kernel)->workspace_bytes = profile->workspace_high_bytes;
+  if (takes_workspace(node)) {
+    const DeviceProfile *profile = &it->profile;
+    (*kernel)->workspace_bytes = it->low_end ? profile->workspace_low_bytes : profile->workspace_high_bytes;
+  }
   return vl_ok();
 }
 
@@ -106,10 +112,11 @@ static const DeviceInterface interface = {
     .close = close_device,
 };
 
-Status vl_profile_device_create(const DeviceProfile *profile, Device **device) {
+Status vl_profile_device_create(const DeviceProfile *profile, bool low_end, Device **device) {
   ProfileDevice *made = vl_allocate(sizeof *made);
   made->device.interface = &interface;
   made->profile = *profile;
+  made->low_end = low_end;
   *device = &made->device;
   return vl_ok();
 }

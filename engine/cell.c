@@ -12,6 +12,7 @@ typedef struct Mark {
 typedef struct Cell {
   const CellSpec *spec;
   const CellObserver *observer;
+  bool low_end; /* of a profile's intervals */
   CellResult *result;
   const Case *workload;
   int64_t values[VL_MAX_CASE_ARGUMENTS];
@@ -45,6 +46,7 @@ void vl_cell_result_clear(CellResult *result) {
 static void result_init(CellResult *result) {
   memset(result, 0, sizeof *result);
   int64_t *unknown[] = {&result->needed_bytes,
+                        &result->needed_low_bytes,
                         &result->peak_requested_bytes,
                         &result->peak_allocated_bytes,
                         &result->peak_reserved_bytes,
@@ -146,7 +148,8 @@ static void describe_program(Cell *cell) {
 
 static Status open_device(Cell *cell) {
   const CellSpec *spec = cell->spec;
-  DeviceOptions options = {.threads = spec->threads, .profile = spec->profile[0] ? spec->profile : NULL};
+  DeviceOptions options = {
+      .threads = spec->threads, .low_end = cell->low_end, .profile = spec->profile[0] ? spec->profile : NULL};
   VL_TRY(vl_device_open(spec->device, &options, &cell->device));
   cell->device->interface->describe(cell->device, &cell->result->device);
   snprintf(cell->result->provenance, sizeof cell->result->provenance, "%s",
@@ -158,9 +161,6 @@ static Status open_device(Cell *cell) {
 static Status open_heap(Cell *cell) {
   HeapOptions options = {.policy = vl_executable_program(cell->executable)->allocation_policy,
                          .capacity_bytes = cell->spec->capacity_bytes};
-  if (options.capacity_bytes == 0 && cell->spec->profile[0]) {
-    options.capacity_bytes = cell->result->device.memory_bytes;
-  }
   cell->tracker = vl_tracker_create(false);
   return vl_heap_create(cell->device->interface->backing(cell->device), &options, cell->tracker, &cell->heap);
 }
@@ -245,10 +245,7 @@ static void take_peaks(Cell *cell, bool steady) {
   if (statistics.requested.peak_bytes > result->peak_requested_bytes) {
     result->peak_requested_bytes = statistics.requested.peak_bytes;
   }
-  if (reserved > result->peak_reserved_bytes) {
-    result->peak_reserved_bytes = reserved;
-    result->cached_free_bytes = statistics.cached_free_at_peak_bytes;
-  }
+  if (reserved > result->peak_reserved_bytes) result->peak_reserved_bytes = reserved;
   if (allocated <= result->peak_allocated_bytes) return;
   result->peak_allocated_bytes = allocated;
   memcpy(result->peak_by_category, statistics.category_at_peak_bytes, sizeof result->peak_by_category);
@@ -360,11 +357,14 @@ static void take_driver(Cell *cell) {
     int64_t beyond = result->peak_driver_bytes - result->peak_reserved_bytes;
     result->untracked_bytes = beyond > 0 ? beyond : 0;
   }
+  if (result->device.context_bytes > 0) result->untracked_bytes = result->device.context_bytes;
   if (result->base_bytes >= 0) result->base_bytes -= cell->driver_start_bytes;
   int64_t reserved = result->warmup_peak_reserved_bytes > result->steady_peak_reserved_bytes
                          ? result->warmup_peak_reserved_bytes
                          : result->steady_peak_reserved_bytes;
   result->needed_bytes = reserved + (result->untracked_bytes > 0 ? result->untracked_bytes : 0);
+  result->needed_low_bytes = result->needed_bytes;
+  result->cached_free_bytes = result->peak_reserved_bytes - result->peak_allocated_bytes;
 }
 
 /* An upper bound: what a whole obtain and release costs on this heap, each counted as one event. */
@@ -485,8 +485,9 @@ static Status classify(Cell *cell, Status status) {
   return vl_ok();
 }
 
-Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result) {
-  Cell cell = {.spec = spec, .observer = observer, .result = result, .stage = "setup"};
+static Status run_at_end(const CellSpec *spec, const CellObserver *observer, bool low_end,
+                         CellResult *result) {
+  Cell cell = {.spec = spec, .observer = observer, .low_end = low_end, .result = result, .stage = "setup"};
   result_init(result);
   VL_TRY(vl_cell_check(spec));
   VL_TRY(check_spec(&cell));
@@ -498,4 +499,14 @@ Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResul
   Status status = classify(&cell, run_cell(&cell));
   tear_down(&cell);
   return status;
+}
+
+Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result) {
+  VL_TRY(run_at_end(spec, observer, false, result));
+  if (!spec->profile[0]) return vl_ok();
+  CellResult low;
+  VL_TRY(run_at_end(spec, NULL, true, &low));
+  result->needed_low_bytes = low.needed_bytes;
+  vl_cell_result_clear(&low);
+  return vl_ok();
 }

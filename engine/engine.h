@@ -140,7 +140,8 @@ typedef struct CellResult {
   int32_t loss_count;
   double build_s; /* compile and kernel creation */
   /* Peaks, in bytes. */
-  int64_t needed_bytes; /* larger of warm-up and steady reserved, plus untracked */
+  int64_t needed_bytes;     /* larger of warm-up and steady reserved, plus untracked */
+  int64_t needed_low_bytes; /* a profile: with the lower ends of its intervals; else equal to needed_bytes */
   int64_t peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes, peak_driver_bytes;
   int64_t warmup_peak_allocated_bytes, warmup_peak_reserved_bytes;
   int64_t steady_peak_allocated_bytes, steady_peak_reserved_bytes;
@@ -148,7 +149,7 @@ typedef struct CellResult {
   int64_t base_bytes;      /* driver, when weights and input exist and nothing else of the step does */
   int64_t untracked_bytes; /* driver growth less reserved */
   int64_t peak_by_category[MEMORY_CATEGORY_COUNT]; /* split at the allocated peak */
-  int64_t cached_free_bytes;
+  int64_t cached_free_bytes; /* peak reserved less peak allocated: what the categories leave of it */
   int64_t oom_request_bytes, oom_largest_free_bytes; /* status oom only */
   char oom_segment[16];                              /* forward, backward, update or setup */
   int64_t events_per_step;

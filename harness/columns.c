@@ -314,6 +314,8 @@ static const Column table[] = {
     {"needed_bytes", "needed_bytes", "bytes", COLUMN_INTEGER,
      "what decides whether it fits: the larger of warm-up and steady reserved peak, plus untracked",
      from_result, RESULT(needed_bytes)},
+    {"needed_low_bytes", "needed_low_bytes", "bytes", COLUMN_INTEGER,
+     "the same with the lower ends of a profile's intervals", from_result, RESULT(needed_low_bytes)},
     {"peak_requested_bytes", "peak_requested_bytes", "bytes", COLUMN_INTEGER,
      "live blocks as asked for, peak", from_result, RESULT(peak_requested_bytes)},
     {"peak_allocated_bytes", "peak_allocated_bytes", "bytes", COLUMN_INTEGER, "live blocks as rounded, peak",

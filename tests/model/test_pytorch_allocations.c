@@ -47,7 +47,7 @@ static void plan(int64_t batch, const char *recipe, MemoryStatistics *statistics
   Device *described = NULL, *device = NULL;
   Executable *executable = NULL;
   Program program;
-  assert_ok(vl_profile_device_create(&paper, &described));
+  assert_ok(vl_profile_device_create(&paper, false, &described));
   assert_ok(vl_plan_device_create(described, "plan:plain", 0, &device));
   assert_ok(step_build(&spec, &program));
   assert_ok(vl_executable_create(&program, device, NULL, &executable));
