@@ -55,8 +55,7 @@ static Status usual_capacity(CellOptions *options) {
   if (*options->spec.profile) {
     DeviceProfile profile;
     VL_TRY(vl_profile_load(NULL, options->spec.profile, &profile));
-    /* As the plan device does: the upper end of what the context takes is gone. */
-    bytes = profile.memory_bytes - profile.context_high_bytes;
+    bytes = profile.memory_bytes; /* what is needed has the context in it */
   }
   if (bytes <= 0) return vl_error(VL_ENVIRONMENT, "this system does not tell its memory; give --capacity");
   options->capacities[options->capacity_count++] = bytes;

@@ -199,6 +199,7 @@ json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, cons
   result->ranks = 1;
   result->global_batch = result->micro_batch * result->accumulate;
   int64_t *unknown[] = {&result->parameters,
+                        &result->needed_low_bytes,
                         &result->flops_per_step,
                         &result->recompute_flops,
                         &result->saved_activation_bytes,

@@ -37,7 +37,8 @@ void fake_result(const SuiteCell *cell, int32_t steps, CellResult *result) {
   result->global_batch = spec->micro_batch;
   result->parameters = 1000;
   result->flops_per_step = 1000000 * spec->micro_batch;
-  result->needed_bytes = result->peak_reserved_bytes = result->peak_allocated_bytes = bytes;
+  result->needed_low_bytes = result->needed_bytes = result->peak_reserved_bytes =
+      result->peak_allocated_bytes = bytes;
   result->warmup_peak_reserved_bytes = bytes;
   result->steady_peak_reserved_bytes = bytes / 2;
   result->peak_driver_bytes = plan ? -1 : bytes;

@@ -276,7 +276,9 @@ static void foreign_and_truncated_stores_are_refused_untouched(void **state) {
   assert_int_equal(vl_store_rebuild(store).code, VL_OK);
   vl_store_close(&store);
 
-  refuse(path_in(*state, "nowhere"), VL_INVALID, "no results at");
+  char *nowhere = path_in(*state, "nowhere");
+  refuse(nowhere, VL_INVALID, "no results at");
+  free(nowhere);
   refuse(*state, VL_INVALID, "not a result directory");
   write_whole_file(foreign, "not HDF5 at all");
   refuse(foreign, VL_INVALID, "not an HDF5 file");
