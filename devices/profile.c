@@ -228,7 +228,7 @@ static Status load(const char *directory, const char *name, DeviceProfile *profi
   FILE *file = fopen(path, "rb");
   if (!file) return unknown_profile(directory, name);
   Reader reader = {.path = path, .profile = profile};
-  Status status = vl_ok();
+  Status status;
   if (yaml_parser_initialize(&reader.parser)) {
     status = read_file(&reader, file, name);
     yaml_parser_delete(&reader.parser);

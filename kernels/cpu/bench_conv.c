@@ -1,5 +1,5 @@
 /* Times the convolutions of ResNet-50 for every layout family and every implementation oneDNN offers in it:
- * the measurement behind cpu_choose_conv_family. Prints GFLOP/s per shape, the time of a whole step, and
+ * the measurement behind the choice in conv.c. Prints GFLOP/s per shape, the time of a whole step, and
  * CTestMeasurement lines.
  *
  *   bench-conv [batch] [f32|bf16] [repetitions]
@@ -191,12 +191,14 @@ static void add_all(Bench *bench, int32_t shape, Pass pass, Family family, bool 
   if (pass == BACKWARD_DATA && s->in == 3) return; /* images need no gradient */
   dnnl_memory_desc_t weights = NULL;
   if (pass == BACKWARD_WEIGHTS_PRESET) {
+    if (bench->type != dnnl_f32) return; /* the weights of low precision are not the parameter */
     weights = forward_weights(bench, s, family);
     if (!weights) return;
   }
   dnnl_primitive_desc_t pd = describe(bench, s, pass, family, weights);
   if (!pd) {
-    printf("# %s %s of shape %d: none\n", family_names[family], pass_names[pass], shape);
+    printf("none: %s %s of %" PRId64 " -> %" PRId64 " %" PRId64 "x%" PRId64 "\n", pass_names[pass],
+           family_names[family], s->in, s->out, s->kernel, s->kernel);
     return;
   }
   int32_t variant = 0;
@@ -262,27 +264,32 @@ static void print_table(const Bench *bench) {
   }
 }
 
+/* Milliseconds of a pass over all layers. */
+static double pass_ms(const Bench *bench, Pass pass, Family family, bool first_only) {
+  double ms = 0.0;
+  for (int32_t i = 0; i < SHAPES; ++i) {
+    const Candidate *found = best(bench, i, pass, family, first_only);
+    if (!found) found = best(bench, i, pass, family, false);
+    if (found) ms += (double)found->best_ns * 1e-6 * shapes[i].count;
+  }
+  return ms;
+}
+
 static void print_totals(const Bench *bench) {
   printf("\nall convolutions of a step, ms: the library's first choice / its fastest\n");
   for (Family family = BLOCKED; family < FAMILIES; ++family) {
     printf("%-8s", family_names[family]);
-    double total = 0.0;
+    double first_ms = 0.0, fastest_ms = 0.0;
     for (Pass pass = FORWARD; pass < PASSES; ++pass) {
-      double first_ms = 0.0, fastest_ms = 0.0;
-      for (int32_t i = 0; i < SHAPES; ++i) {
-        const Candidate *first = best(bench, i, pass, family, true);
-        const Candidate *fastest = best(bench, i, pass, family, false);
-        if (!fastest) continue;
-        if (!first) first = fastest;
-        first_ms += (double)first->best_ns * 1e-6 * shapes[i].count;
-        fastest_ms += (double)fastest->best_ns * 1e-6 * shapes[i].count;
-      }
-      printf("  %s %.1f / %.1f", pass_names[pass], first_ms, fastest_ms);
-      if (pass != BACKWARD_WEIGHTS) total += first_ms;
+      double first = pass_ms(bench, pass, family, true), fastest = pass_ms(bench, pass, family, false);
+      printf("  %s %.1f / %.1f", pass_names[pass], first, fastest);
+      if (pass == BACKWARD_WEIGHTS_PRESET) continue; /* the same work again */
+      first_ms += first;
+      fastest_ms += fastest;
     }
-    printf("  step (preset) %.1f\n", total);
+    printf("  step %.1f / %.1f\n", first_ms, fastest_ms);
     printf("<CTestMeasurement type=\"numeric/double\" name=\"conv_step_%s_ms\">%.3f</CTestMeasurement>\n",
-           family_names[family], total);
+           family_names[family], first_ms);
   }
 }
 

@@ -267,8 +267,9 @@ Status cpu_choose_plain(CpuDevice *device, const Node *node, LayoutId *inputs, L
 
 Status cpu_choose_follow(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
   const Tensor *lead = node->inputs[0];
-  LayoutId layout = inputs[0] == LAYOUT_ANY || !lead || lead->rank < 3 ? LAYOUT_PLAIN : inputs[0];
+  LayoutId layout = inputs[0];
   VL_TRY(cpu_choose_plain(device, node, inputs, outputs));
+  if (!lead || lead->rank < 3 || layout == LAYOUT_ANY) return vl_ok();
   for (int32_t i = 0; i < node->input_count; ++i)
     if (node->inputs[i] && node->inputs[i]->rank == lead->rank) inputs[i] = layout;
   for (int32_t i = 0; i < node->output_count; ++i)
