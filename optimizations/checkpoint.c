@@ -10,8 +10,11 @@
 static Status parse(const char *value, bool *segments, int32_t *count) {
   static const char prefix[] = "segments:";
   *segments = strncmp(value, prefix, sizeof prefix - 1) == 0;
+  const char *number = *segments ? value + sizeof prefix - 1 : value;
   int64_t parsed;
-  VL_TRY(vl_parse_integer("checkpoint", *segments ? value + sizeof prefix - 1 : value, 1, 1000000, &parsed));
+  VL_TRY(vl_parse_integer("checkpoint", number, 1, 1000000, &parsed));
+  if (*number == '0')
+    return vl_error(VL_INVALID, "checkpoint=%s: a number without leading zeros is needed", value);
   *count = (int32_t)parsed;
   return vl_ok();
 }
@@ -78,8 +81,12 @@ static Status apply(Program *program, const char *value, const Target *target) {
     const Node *node = graph->nodes[i];
     boundary[i] = node->checkpoint_segment > 0 && read_outside(graph, node);
   }
-  for (int32_t i = 0; i < graph->node_count; i++) {
-    if (boundary[i]) graph->nodes[i]->checkpoint_segment = 0;
+  for (int32_t i = graph->node_count - 1; i >= 0; i--) {
+    Node *node = graph->nodes[i];
+    if (!boundary[i]) continue;
+    node->checkpoint_segment = 0;
+    /* A view keeps nothing: what it shows has to be kept. */
+    if (node->op->is_view && node->inputs[0]->producer) boundary[node->inputs[0]->producer->position] = true;
   }
   free(boundary);
   free(segment_of);

@@ -5,35 +5,39 @@
 
 static bool is_op(const Node *node, const char *name) { return node && strcmp(node->op->name, name) == 0; }
 
-/* The only reader of a node's first output when it is of that op, else NULL. */
-static Node *sole_reader(const Graph *graph, const Node *node, const char *op) {
+/* The only reader of a node's first output when it is of that op, else NULL. What the caller reads has one
+ * more. */
+static Node *sole_reader(const Program *program, const Node *node, const char *op) {
   Node *reader = NULL;
-  if (vl_graph_reads(graph, node->outputs[0], &reader) != 1) return NULL;
+  if (node->outputs[0] == program->logits || node->outputs[0] == program->loss) return NULL;
+  if (vl_graph_reads(program->graph, node->outputs[0], &reader) != 1) return NULL;
   return is_op(reader, op) ? reader : NULL;
 }
 
 /* Replaces `last`, which ends the chain, by `norm` moved to its place. */
-static Status take_over(Graph *graph, Node *norm, Node *last) {
+static void take_over(Program *program, Node *norm, Node *last) {
+  Graph *graph = program->graph;
+  if (program->logits == last->outputs[0]) program->logits = norm->outputs[0];
   vl_graph_replace_reads(graph, last->outputs[0], norm->outputs[0]);
   vl_graph_move_before(graph, norm, last);
   vl_graph_remove(graph, last);
-  return vl_ok();
 }
 
-static Status fuse_at(Graph *graph, Node *norm) {
-  Node *relu = sole_reader(graph, norm, "relu");
+static void fuse_at(Program *program, Node *norm) {
+  Node *relu = sole_reader(program, norm, "relu");
   if (relu) {
     norm->params.relu = 1;
-    return take_over(graph, norm, relu);
+    take_over(program, norm, relu);
+    return;
   }
-  Node *add = sole_reader(graph, norm, "add");
-  if (!add || add->inputs[0] != norm->outputs[0]) return vl_ok();
-  relu = sole_reader(graph, add, "relu");
-  if (!relu) return vl_ok();
+  Node *add = sole_reader(program, norm, "add");
+  if (!add || add->inputs[0] != norm->outputs[0]) return;
+  relu = sole_reader(program, add, "relu");
+  if (!relu) return;
   norm->inputs[norm->input_count++] = add->inputs[1];
   norm->params.relu = 1;
-  VL_TRY(take_over(graph, norm, add));
-  return take_over(graph, norm, relu);
+  take_over(program, norm, add);
+  take_over(program, norm, relu);
 }
 
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
@@ -50,7 +54,7 @@ static Status apply(Program *program, const char *value, const Target *target) {
     Node *node = graph->nodes[i];
     if (!is_op(node, "batch_norm_apply") || node->params.relu) continue;
     int32_t count = graph->node_count;
-    VL_TRY(fuse_at(graph, node));
+    fuse_at(program, node);
     if (graph->node_count != count) i--; /* the node moved on; look at what stands here now */
   }
   return vl_ok();

@@ -2,6 +2,7 @@
  * activation after it) is not kept but repeated where backward needs it; only the convolutions' outputs are
  * saved. Roughly halves the saved activations of a convolution net. */
 #include "optimizations/internal.h"
+#include <stdlib.h>
 #include <string.h>
 
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
@@ -22,10 +23,19 @@ static Status apply(Program *program, const char *value, const Target *target) {
   (void)value;
   (void)target;
   if (!program->training) return vl_ok(); /* nothing is saved */
-  for (int32_t i = 0; i < program->graph->node_count; i++) {
-    Node *node = program->graph->nodes[i];
-    if (node->segment == SEGMENT_FORWARD && is_cheap(node)) node->recompute_on_use = true;
+  const Graph *graph = program->graph;
+  bool *checkpointed = vl_allocate((size_t)graph->block_count + 1);
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    if (node->checkpoint_segment > 0) checkpointed[node->block] = true;
   }
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    Node *node = graph->nodes[i];
+    /* The boundaries of checkpoint segments stay: repeating one would take the whole segment before it. */
+    bool boundary = checkpointed[node->block] && node->checkpoint_segment == 0;
+    if (node->segment == SEGMENT_FORWARD && is_cheap(node) && !boundary) node->recompute_on_use = true;
+  }
+  free(checkpointed);
   return vl_ok();
 }
 

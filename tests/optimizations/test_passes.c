@@ -1,0 +1,431 @@
+/* What each optimization does to a program: on ResNet-50, where the counts are known, and on small graphs
+ * where a pass must hold back. */
+#include "cases/cases.h"
+#include "optimizations/optimizations.h"
+#include "tests/graph/networks.h"
+#include "tests/graph/simulate.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ResNet-50 has 53 convolutions, each with a norm; 49 ReLUs; 16 blocks, each with an addition, four of them
+ * with a projection. */
+enum { CONVOLUTIONS = 53, RELUS = 49, BLOCKS = 16, PROJECTIONS = 4 };
+
+static Status apply_recipe(const char *text, Program *program) {
+  Recipe recipe;
+  Target target = {.ranks = 1};
+  require_ok(vl_recipe_parse(text, &recipe));
+  return vl_recipe_apply(&recipe, program, &target);
+}
+
+static void build_resnet50(const char *recipe, Program *program) {
+  const Case *resnet = vl_case_find("resnet50");
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  require_ok(vl_case_arguments(resnet, 2, NULL, 0, values));
+  require_ok(resnet->build(values, true, program));
+  require_ok(apply_recipe(recipe, program));
+}
+
+static bool is_op(const Node *node, const char *op) { return node && strcmp(node->op->name, op) == 0; }
+
+static int32_t count_ops(const Program *program, Segment segment, const char *op) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < program->graph->node_count; i++) {
+    const Node *node = program->graph->nodes[i];
+    count += node->segment == segment && is_op(node, op);
+  }
+  return count;
+}
+
+static int64_t peak_bytes_of(const Program *program) {
+  Schedule *schedule = NULL;
+  Simulation simulation;
+  require_ok(vl_schedule_build(program, &schedule));
+  simulate_schedule(program, schedule, &simulation);
+  int64_t peak_bytes = simulation.peak_bytes;
+  simulation_free(&simulation);
+  vl_schedule_destroy(&schedule);
+  return peak_bytes;
+}
+
+/* ---- fuse ------------------------------------------------------------------------------------------------------------ */
+
+static void fusion_leaves_no_relu_or_addition(void **state) {
+  (void)state;
+  Program program;
+  build_resnet50("fuse=norm", &program);
+  assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "batch_norm_apply"), CONVOLUTIONS);
+  assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "relu"), 0);
+  assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "add"), 0);
+  int32_t with_relu = 0, with_residual = 0;
+  for (int32_t i = 0; i < program.graph->node_count; i++) {
+    const Node *node = program.graph->nodes[i];
+    if (!is_op(node, "batch_norm_apply")) continue;
+    with_relu += node->params.relu == 1;
+    with_residual += node->input_count > 5 && node->inputs[5];
+  }
+  assert_int_equal(with_relu, RELUS);
+  assert_int_equal(with_residual, BLOCKS);
+  vl_program_destroy(&program);
+}
+
+/* Norm and ReLU at the end of an evaluation program, whose output is asked for. */
+static void build_norm_end(bool norm_is_read, Program *program) {
+  Graph *graph = vl_graph_create("end");
+  vl_program_init(program, graph);
+  Tensor *x = vl_graph_tensor(graph, "x", ROLE_INPUT, DTYPE_F32, 4, (int64_t[]){2, 3, 4, 4}), *y = NULL,
+         *z = NULL;
+  vl_graph_set_scope(graph, "norm");
+  require_ok(vl_batch_norm(graph, x, false, 1e-5, 0.1, &y));
+  require_ok(vl_apply(graph, "relu", NULL, &y, 1, &z));
+  program->logits = norm_is_read ? y : z;
+}
+
+/* The tensor the caller reads is still made by the program. */
+static void fusion_spares_what_the_caller_reads(void **state) {
+  (void)state;
+  for (int32_t norm_is_read = 0; norm_is_read < 2; norm_is_read++) {
+    Program program;
+    build_norm_end(norm_is_read == 1, &program);
+    require_ok(apply_recipe("stack=vramlab", &program));
+    bool made = false, relu = false;
+    for (int32_t i = 0; i < program.graph->node_count; i++) {
+      const Node *node = program.graph->nodes[i];
+      made = made || node->outputs[0] == program.logits;
+      relu = relu || is_op(node, "relu") || node->params.relu == 1;
+    }
+    assert_true(made && relu);
+    /* Its storage must end with its own value, not with that of the ReLU behind it. */
+    Schedule *schedule = NULL;
+    require_ok(vl_schedule_build(&program, &schedule));
+    const Tensor *last = NULL;
+    for (int32_t i = 0; i < schedule->instance_count; i++) {
+      const Tensor *output = schedule->instances[i].node->outputs[0];
+      if (output && output->storage == program.logits->storage) last = output;
+    }
+    assert_ptr_equal(last, program.logits);
+    vl_schedule_destroy(&schedule);
+    vl_program_destroy(&program);
+  }
+}
+
+/* ---- pool-index, amp, weights ------------------------------------------------------------------------------------------ */
+
+static void pool_indices_take_a_byte(void **state) {
+  (void)state;
+  Program program;
+  build_resnet50("pool-index=u8", &program);
+  int32_t pools = 0;
+  for (int32_t i = 0; i < program.graph->node_count; i++) {
+    const Node *node = program.graph->nodes[i];
+    if (!is_op(node, "max_pool")) continue;
+    pools++;
+    assert_int_equal(node->outputs[1]->dtype, DTYPE_U8);
+    assert_int_equal(node->outputs[1]->storage->dtype, DTYPE_U8);
+  }
+  assert_int_equal(pools, 1);
+  vl_program_destroy(&program);
+}
+
+static void mixed_precision_lowers_products_alone(void **state) {
+  (void)state;
+  Program plain, program;
+  build_resnet50("baseline", &plain);
+  build_resnet50("amp=bf16", &program);
+  int32_t weight_casts = 0;
+  for (int32_t i = 0; i < program.graph->node_count; i++) {
+    const Node *node = program.graph->nodes[i];
+    bool product = is_op(node, "conv") || is_op(node, "linear");
+    for (int32_t k = 0; product && k < 2; k++)
+      assert_int_equal(node->inputs[k]->dtype, DTYPE_BF16);
+    if (product) assert_int_equal(node->outputs[0]->dtype, DTYPE_BF16);
+    if (is_op(node, "batch_norm_stats")) assert_int_equal(node->outputs[0]->dtype, DTYPE_F32);
+    if (is_op(node, "batch_norm_apply")) {
+      assert_int_equal(node->outputs[0]->dtype, DTYPE_BF16);
+      assert_int_equal(node->inputs[3]->dtype, DTYPE_F32); /* gamma */
+    }
+    if (is_op(node, "softmax_cross_entropy")) assert_int_equal(node->inputs[0]->dtype, DTYPE_F32);
+    weight_casts += node->segment == SEGMENT_FORWARD && is_op(node, "cast") &&
+                    node->inputs[0]->storage->role == ROLE_PARAMETER;
+  }
+  assert_int_equal(weight_casts, CONVOLUTIONS + 1);
+  assert_int_equal(program.loss->dtype, DTYPE_F32);
+  for (int32_t i = 0; i < program.gradient_count; i++) {
+    assert_int_equal(program.gradients[i].parameter->dtype, DTYPE_F32);
+    assert_int_equal(program.gradients[i].gradient->dtype, DTYPE_F32);
+  }
+  /* Half of every activation; what stays are pool indices, statistics and the input beside its cast. */
+  int64_t saved = vl_program_saved_bytes(&program), full = vl_program_saved_bytes(&plain);
+  assert_true(saved > full / 2 && saved < full * 6 / 10);
+  vl_program_destroy(&plain);
+  vl_program_destroy(&program);
+}
+
+static void low_weights_live_only_while_used(void **state) {
+  (void)state;
+  Program program;
+  build_resnet50("amp=bf16 weights=on-use", &program);
+  for (int32_t i = 0; i < program.graph->node_count; i++) {
+    const Node *node = program.graph->nodes[i];
+    for (int32_t k = 0; node->segment == SEGMENT_BACKWARD && k < node->input_count; k++) {
+      const Node *producer = node->inputs[k] ? node->inputs[k]->producer : NULL;
+      bool kept_cast = is_op(producer, "cast") && producer->segment == SEGMENT_FORWARD &&
+                       producer->inputs[0]->storage->role == ROLE_PARAMETER;
+      assert_false(kept_cast);
+    }
+  }
+  for (int32_t i = 0; i < program.gradient_count; i++) {
+    const Tensor *gradient = program.gradients[i].gradient;
+    char name[160];
+    snprintf(name, sizeof name, "%s.grad", program.gradients[i].parameter->name);
+    assert_string_equal(gradient->name, name);
+    assert_string_equal(gradient->storage->name, name);
+    assert_int_equal(gradient->dtype, DTYPE_F32);
+    if (program.gradients[i].parameter->rank == 4)
+      assert_true(is_op(gradient->producer, "conv_backward_weights"));
+  }
+  vl_program_destroy(&program);
+}
+
+/* ---- inplace ------------------------------------------------------------------------------------------------------------- */
+
+static int32_t count_in_place(const Program *program, const char *op) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < program->graph->node_count; i++) {
+    const Node *node = program->graph->nodes[i];
+    if (!is_op(node, op)) continue;
+    bool shared = false;
+    for (int32_t k = 0; k < node->input_count; k++) {
+      shared = shared || (node->inputs[k] && node->inputs[k]->storage == node->outputs[0]->storage);
+    }
+    count += shared;
+  }
+  return count;
+}
+
+/* As torchvision writes it: every ReLU is in place, and so is the addition to the branch's output. */
+static void the_baseline_writes_over_what_the_source_does(void **state) {
+  (void)state;
+  Program program, all;
+  build_resnet50("baseline", &program);
+  assert_int_equal(count_in_place(&program, "relu"), RELUS);
+  assert_int_equal(count_in_place(&program, "add") >= BLOCKS, 1);
+  assert_int_equal(count_in_place(&program, "relu_backward"), 0);
+  assert_int_equal(count_in_place(&program, "batch_norm_apply"), 0);
+  build_resnet50("inplace=all", &all);
+  assert_int_equal(count_in_place(&all, "relu"), RELUS);
+  assert_true(count_in_place(&all, "relu_backward") > 0);
+  assert_true(peak_bytes_of(&all) <= peak_bytes_of(&program));
+  vl_program_destroy(&program);
+  vl_program_destroy(&all);
+}
+
+/* gelu's backward reads its input, so scale's output stays; add(x, x) has no operand to spare. */
+static void in_place_holds_back_where_a_value_is_read_again(void **state) {
+  (void)state;
+  Program program;
+  Graph *graph = vl_graph_create("hold");
+  vl_program_init(&program, graph);
+  program.training = true;
+  int64_t size = 8;
+  Tensor *p = vl_graph_parameter(graph, "p", ROLE_PARAMETER, DTYPE_F32, 1, &size, (Init){INIT_UNIFORM, 1.0});
+  Tensor *a, *b, *c, *d, *e;
+  OpParams two = {.alpha = 2.0}, sum = {.axis_count = 1, .dtype = DTYPE_F32};
+  require_ok(vl_apply(graph, "scale", &two, &p, 1, &a));
+  require_ok(vl_apply(graph, "gelu", NULL, &a, 1, &b));
+  require_ok(vl_apply(graph, "scale", &two, &b, 1, &c));
+  require_ok(vl_apply(graph, "add", NULL, (Tensor *[]){c, c}, 2, &d));
+  require_ok(vl_apply(graph, "mul", NULL, (Tensor *[]){d, a}, 2, &e));
+  require_ok(vl_apply(graph, "sum", &sum, &e, 1, &program.loss));
+  require_ok(apply_recipe("inplace=all", &program));
+  assert_ptr_not_equal(a->storage, p->storage); /* parameters are never written over */
+  assert_ptr_equal(c->storage, b->storage);
+  assert_ptr_not_equal(b->storage, a->storage);
+  assert_ptr_not_equal(d->storage, c->storage);
+  assert_ptr_not_equal(e->storage, a->storage);
+  assert_ptr_not_equal(e->storage, d->storage); /* a's gradient reads d */
+  peak_bytes_of(&program);
+  vl_program_destroy(&program);
+}
+
+/* ---- update -------------------------------------------------------------------------------------------------------------- */
+
+static void updates_move_to_where_the_gradient_is_complete(void **state) {
+  (void)state;
+  Program program;
+  build_resnet50("update=in-backward", &program);
+  assert_true(program.update_in_backward && program.release_gradients);
+  const Graph *graph = program.graph;
+  int32_t held = 0, most = 0, last_backward = 0, updates_before_end = 0;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    if (graph->nodes[i]->segment == SEGMENT_BACKWARD) last_backward = i;
+  }
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    for (int32_t k = 0; k < node->output_count; k++) {
+      held += node->outputs[k] && node->outputs[k]->storage->role == ROLE_GRADIENT;
+    }
+    most = held > most ? held : most;
+    if (!is_op(node, "sgd")) continue;
+    held--;
+    updates_before_end += i < last_backward;
+    for (int32_t later = i + 1; later < graph->node_count;
+         later++) { /* nobody reads the old weight any more */
+      for (int32_t k = 0; k < graph->nodes[later]->input_count; k++) {
+        assert_ptr_not_equal(graph->nodes[later]->inputs[k], node->inputs[0]);
+      }
+    }
+  }
+  assert_int_equal(held, 0);
+  assert_true(most <= 3); /* a norm's two beside a convolution's one */
+  assert_true(updates_before_end >= program.gradient_count - 3);
+  vl_program_destroy(&program);
+}
+
+/* Where a later gradient still has to come, the reason is said. */
+static void updates_in_backward_say_why_not(void **state) {
+  (void)state;
+  const Optimization *update = vl_optimization_find("update");
+  Program program;
+  Recipe recipe;
+  build_resnet50("baseline", &program);
+  require_ok(vl_recipe_parse("update=in-backward", &recipe));
+  require_ok(update->check(&program, "in-backward", &recipe));
+  program.accumulate = 2;
+  Status status = update->check(&program, "in-backward", &recipe);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "complete only after the last micro-batch"));
+  program.accumulate = 1;
+  program.amp = DTYPE_F16;
+  status = update->check(&program, "in-backward", &recipe);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "loss scaling"));
+  vl_program_destroy(&program);
+}
+
+/* ---- checkpoint, recompute ------------------------------------------------------------------------------------------------- */
+
+static void checkpoint_refuses_more_segments_than_blocks_d5(void **state) {
+  (void)state;
+  Program program;
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  Status status = apply_recipe("checkpoint=segments:4", &program);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "segments:4"));
+  assert_non_null(strstr(status.message, "only 3 blocks"));
+  vl_program_destroy(&program);
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  require_ok(apply_recipe("checkpoint=segments:3", &program));
+  vl_program_destroy(&program);
+}
+
+static void checkpoint_needs_blocks(void **state) {
+  (void)state;
+  Program program;
+  network_dropout(&program);
+  for (int32_t i = 0; i < program.graph->node_count; i++)
+    program.graph->nodes[i]->block = 0;
+  program.graph->block_count = 0;
+  Status status = apply_recipe("checkpoint=1", &program);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "dropout has no blocks"));
+  vl_program_destroy(&program);
+}
+
+/* One segment, or an interval of all blocks, is the last segment: nothing is repeated. */
+static void one_segment_repeats_nothing(void **state) {
+  (void)state;
+  static const char *const recipes[] = {"checkpoint=segments:1", "checkpoint=16", "checkpoint=1000"};
+  for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+    Program program;
+    Schedule *schedule = NULL;
+    build_resnet50(recipes[i], &program);
+    require_ok(vl_schedule_build(&program, &schedule));
+    assert_int_equal(schedule->recompute_instances, 0);
+    vl_schedule_destroy(&schedule);
+    vl_program_destroy(&program);
+  }
+}
+
+/* A block that ends in a view: the storage behind the view is the boundary, and is kept. */
+static void boundaries_are_kept_behind_views(void **state) {
+  (void)state;
+  Program program;
+  Graph *graph = vl_graph_create("views");
+  vl_program_init(&program, graph);
+  program.training = true;
+  int64_t size = 8;
+  Tensor *x = vl_graph_parameter(graph, "p", ROLE_PARAMETER, DTYPE_F32, 1, &size, (Init){INIT_UNIFORM, 1.0});
+  OpParams sum = {.axis_count = 1, .dtype = DTYPE_F32};
+  for (int32_t block = 1; block <= 3; block++) {
+    graph->block = ++graph->block_count;
+    vl_graph_set_scope(graph, "block%d", block);
+    require_ok(vl_apply(graph, "gelu", NULL, &x, 1, &x));
+    require_ok(vl_apply(graph, "gelu", NULL, &x, 1, &x));
+    OpParams shape = {.rank = x->rank == 1 ? 2 : 1, .shape = {x->rank == 1 ? 2 : 8, 4}};
+    require_ok(vl_apply(graph, "reshape", &shape, &x, 1, &x));
+  }
+  graph->block = 0;
+  OpParams flat = {.rank = 1, .shape = {8}};
+  require_ok(vl_apply(graph, "reshape", &flat, &x, 1, &x));
+  require_ok(vl_apply(graph, "sum", &sum, &x, 1, &program.loss));
+  require_ok(apply_recipe("checkpoint=1", &program));
+  Schedule *schedule = NULL;
+  require_ok(vl_schedule_build(&program, &schedule));
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    if (node->segment != SEGMENT_FORWARD || !is_op(node, "gelu")) continue;
+    bool ends_block = is_op(graph->nodes[i + 1], "reshape");
+    assert_int_equal(launches_of(schedule, node), ends_block || node->block == 3 ? 1 : 2);
+  }
+  vl_schedule_destroy(&schedule);
+  peak_bytes_of(&program);
+  vl_program_destroy(&program);
+}
+
+/* Each rung of the ladder needs less than the one before. */
+static void every_rung_needs_less(void **state) {
+  (void)state;
+  static const char *const ladder[] = {
+      "baseline",
+      "stack=vramlab",
+      "stack=vramlab recompute=norm",
+      "stack=vramlab amp=bf16 recompute=norm",
+      "stack=vramlab amp=bf16 checkpoint=1 recompute=norm",
+  };
+  int64_t before_bytes = INT64_MAX;
+  for (size_t i = 0; i < sizeof ladder / sizeof *ladder; i++) {
+    Program program;
+    build_resnet50(ladder[i], &program);
+    int64_t peak_bytes = peak_bytes_of(&program);
+    print_message("%-52s %7.1f MiB of activations at batch 2\n", ladder[i], (double)peak_bytes / 1048576.0);
+    assert_true(peak_bytes < before_bytes);
+    before_bytes = peak_bytes;
+    vl_program_destroy(&program);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(fusion_leaves_no_relu_or_addition),
+      cmocka_unit_test(fusion_spares_what_the_caller_reads),
+      cmocka_unit_test(pool_indices_take_a_byte),
+      cmocka_unit_test(mixed_precision_lowers_products_alone),
+      cmocka_unit_test(low_weights_live_only_while_used),
+      cmocka_unit_test(the_baseline_writes_over_what_the_source_does),
+      cmocka_unit_test(in_place_holds_back_where_a_value_is_read_again),
+      cmocka_unit_test(updates_move_to_where_the_gradient_is_complete),
+      cmocka_unit_test(updates_in_backward_say_why_not),
+      cmocka_unit_test(checkpoint_refuses_more_segments_than_blocks_d5),
+      cmocka_unit_test(checkpoint_needs_blocks),
+      cmocka_unit_test(one_segment_repeats_nothing),
+      cmocka_unit_test(boundaries_are_kept_behind_views),
+      cmocka_unit_test(every_rung_needs_less),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

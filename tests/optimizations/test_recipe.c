@@ -1,0 +1,196 @@
+/* Recipes: one canonical text for equal recipes, plain messages for what is not accepted, and the same
+ * program however a recipe is written. */
+#include "optimizations/optimizations.h"
+#include "tests/graph/networks.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void assert_canonical(const char *text, const char *expected) {
+  Recipe recipe, again;
+  char formatted[256], twice[256];
+  require_ok(vl_recipe_parse(text, &recipe));
+  vl_recipe_format(&recipe, formatted, sizeof formatted);
+  assert_string_equal(formatted, expected);
+  require_ok(vl_recipe_parse(formatted, &again));
+  vl_recipe_format(&again, twice, sizeof twice);
+  assert_string_equal(twice, expected);
+  assert_int_equal(again.count, recipe.count);
+  assert_int_equal(again.stack_vramlab, recipe.stack_vramlab);
+}
+
+static void equal_recipes_have_equal_text(void **state) {
+  (void)state;
+  assert_canonical("", "baseline");
+  assert_canonical("baseline", "baseline");
+  assert_canonical("  ", "baseline");
+  assert_canonical("stack=pytorch", "baseline");
+  assert_canonical("amp=bf16 checkpoint=4", "amp=bf16 checkpoint=4");
+  assert_canonical(" checkpoint=4\tamp=bf16\n", "amp=bf16 checkpoint=4");
+  assert_canonical("checkpoint=4 stack=pytorch amp=bf16", "amp=bf16 checkpoint=4");
+  assert_canonical("amp=bf16 stack=vramlab", "stack=vramlab amp=bf16");
+  assert_canonical("recompute=norm update=in-backward checkpoint=2 amp=bf16 stack=vramlab",
+                   "stack=vramlab amp=bf16 update=in-backward checkpoint=2 recompute=norm");
+}
+
+static void keys_beside_our_stack_override_its_parts(void **state) {
+  (void)state;
+  Recipe recipe;
+  require_ok(vl_recipe_parse("stack=vramlab", &recipe));
+  assert_string_equal(vl_recipe_value(&recipe, "fuse"), "norm");
+  assert_string_equal(vl_recipe_value(&recipe, "inplace"), "all");
+  assert_canonical("stack=vramlab fuse=norm inplace=all", "stack=vramlab");
+  assert_canonical("inplace=source stack=vramlab", "stack=vramlab inplace=source");
+  require_ok(vl_recipe_parse("inplace=source stack=vramlab", &recipe));
+  assert_string_equal(vl_recipe_value(&recipe, "inplace"), "source");
+  assert_null(vl_recipe_value(&recipe, "checkpoint"));
+}
+
+static void assert_refused(const char *text, const char *first, const char *second) {
+  Recipe recipe;
+  Status status = vl_recipe_parse(text, &recipe);
+  assert_int_equal(status.code, VL_INVALID);
+  if (!strstr(status.message, first) || !strstr(status.message, second)) {
+    fail_msg("'%s': '%s' names neither '%s' nor '%s'", text, status.message, first, second);
+  }
+}
+
+static void refusals_name_what_is_accepted(void **state) {
+  (void)state;
+  assert_refused("ampp=bf16", "'ampp'", "known: stack, fuse");
+  assert_refused("amp=fp8", "amp=fp8", "accepted values are bf16");
+  assert_refused("amp=bf1", "amp=bf1", "accepted values are bf16");
+  assert_refused("amp", "amp needs a value", "bf16");
+  assert_refused("amp=", "amp needs a value", "bf16");
+  assert_refused("=bf16", "''", "known");
+  assert_refused("amp=bf16 amp=bf16", "amp is given twice", "");
+  assert_refused("stack=vramlab stack=pytorch", "stack is given twice", "");
+  assert_refused("stack=tensorflow", "stack=tensorflow", "pytorch, vramlab");
+  assert_refused("stack", "stack=", "pytorch, vramlab");
+  assert_refused("checkpoint=0", "checkpoint", "0");
+  assert_refused("checkpoint=04", "checkpoint=04", "leading zeros"); /* one text for one recipe */
+  assert_refused("checkpoint=segments:003", "segments:003", "leading zeros");
+  assert_refused("checkpoint=-1", "checkpoint", "-1");
+  assert_refused("checkpoint=2x", "checkpoint", "2x");
+  assert_refused("checkpoint=segments:0", "checkpoint", "0");
+  assert_refused("checkpoint=segments:", "checkpoint", "whole number");
+  assert_refused("checkpoint=segment:2", "checkpoint", "segment:2");
+  assert_refused("inplace=some", "inplace=some", "source, all");
+  assert_refused("inplace=source,all", "inplace=source,all", "accepted values are source, all");
+  assert_refused("update=now", "update=now", "in-backward");
+  assert_refused("recompute=all", "recompute=all", "norm");
+  char text[600];
+  memset(text, 'x', sizeof text - 1);
+  text[sizeof text - 1] = '\0';
+  assert_refused(text, "longer than", "bytes");
+  snprintf(text, sizeof text, "amp=%.80s",
+           "01234567890123456789012345678901234567890123456789012345678901234567890123");
+  assert_refused(text, "amp needs a value of at most 47 characters", "bf16");
+}
+
+static void the_table_is_complete_and_in_phase_order(void **state) {
+  (void)state;
+  int32_t count;
+  const Optimization *const *all = vl_optimization_all(&count);
+  assert_true(count >= 8);
+  for (int32_t i = 0; i < count; i++) {
+    const Optimization *optimization = all[i];
+    assert_ptr_equal(vl_optimization_find(optimization->name), optimization);
+    assert_true(optimization->also_called[0] && optimization->turn_on[0] && optimization->help[0]);
+    assert_true(optimization->values[0]);
+    assert_true(i == 0 || all[i - 1]->phase <= optimization->phase); /* canonical order is phase order */
+    assert_true(vl_phase_name(optimization->phase)[0] && vl_preserves_name(optimization->preserves)[0]);
+  }
+  assert_null(vl_optimization_find("gradient checkpointing")); /* synonyms are for `list` */
+}
+
+static void the_weakest_promise_counts(void **state) {
+  (void)state;
+  static const struct {
+    const char *recipe;
+    Preserves preserves;
+  } cases[] = {
+      {"baseline", PRESERVES_BITWISE},
+      {"checkpoint=2 recompute=norm update=in-backward inplace=all pool-index=u8", PRESERVES_BITWISE},
+      {"fuse=norm checkpoint=2", PRESERVES_TOLERANCE},
+      {"stack=vramlab", PRESERVES_TOLERANCE},
+      {"checkpoint=1 amp=bf16", PRESERVES_TOLERANCE}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    Recipe recipe;
+    require_ok(vl_recipe_parse(cases[i].recipe, &recipe));
+    assert_int_equal(vl_recipe_preserves(&recipe), cases[i].preserves);
+  }
+}
+
+/* ---- Order ------------------------------------------------------------------------------------------------------------ */
+
+/* The whole program as text: graph and schedule. */
+static char *program_text(const char *recipe_text) {
+  Program program;
+  Recipe recipe;
+  Target target = {.ranks = 1};
+  Schedule *schedule = NULL;
+  char *text = NULL;
+  size_t size = 0;
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  require_ok(vl_recipe_parse(recipe_text, &recipe));
+  require_ok(vl_recipe_apply(&recipe, &program, &target));
+  require_ok(vl_schedule_build(&program, &schedule));
+  FILE *out = open_memstream(&text, &size);
+  assert_non_null(out);
+  require_ok(vl_graph_write_json(program.graph, out));
+  vl_schedule_print(schedule, out);
+  fclose(out);
+  vl_schedule_destroy(&schedule);
+  vl_program_destroy(&program);
+  return text;
+}
+
+static void permute(const char **items, int32_t from, int32_t count, const char *expected) {
+  if (from == count) {
+    char recipe[256] = "";
+    for (int32_t i = 0; i < count; i++) {
+      size_t used = strlen(recipe);
+      snprintf(recipe + used, sizeof recipe - used, "%s%s", i ? " " : "", items[i]);
+    }
+    char *text = program_text(recipe);
+    if (strcmp(text, expected) != 0) fail_msg("'%s' gives another program", recipe);
+    free(text);
+    return;
+  }
+  for (int32_t i = from; i < count; i++) {
+    const char *first = items[i];
+    items[i] = items[from];
+    items[from] = first;
+    permute(items, from + 1, count, expected);
+    items[from] = items[i];
+    items[i] = first;
+  }
+}
+
+static void every_order_gives_the_same_program(void **state) {
+  (void)state;
+  const char *items[] = {"stack=vramlab", "amp=bf16", "checkpoint=2", "recompute=norm", "update=in-backward"};
+  char *expected = program_text("stack=vramlab amp=bf16 update=in-backward checkpoint=2 recompute=norm");
+  permute(items, 0, 5, expected);
+  char *baseline = program_text("baseline");
+  assert_string_not_equal(expected, baseline);
+  free(baseline);
+  free(expected);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(equal_recipes_have_equal_text),
+      cmocka_unit_test(keys_beside_our_stack_override_its_parts),
+      cmocka_unit_test(refusals_name_what_is_accepted),
+      cmocka_unit_test(the_table_is_complete_and_in_phase_order),
+      cmocka_unit_test(the_weakest_promise_counts),
+      cmocka_unit_test(every_order_gives_the_same_program),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
