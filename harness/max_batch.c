@@ -13,6 +13,7 @@ typedef struct Search {
 static Status probe(void *context, int64_t micro_batch, bool *fits) {
   Search *search = context;
   json_t *record;
+  if (vl_runner_stop_requested(search->runner)) return vl_error(VL_INTERRUPTED, "stopped while searching");
   search->cell.spec.micro_batch = micro_batch;
   VL_TRY(vl_runner_cell(search->runner, &search->cell, &record, NULL, NULL));
   const char *status = vl_record_text(record, "status");

@@ -1,116 +1,15 @@
 /* Suites: a YAML file expanded into cells. Everything is checked before anything runs. */
 #include "harness/cell_json.h"
 #include "harness/harness.h"
+#include "harness/suite_keys.h"
 
 #include <dirent.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_FIELDS = 48, MOST_CELLS = 100000, MOST_REPEATS = 1000, LONGEST_STEPS = VL_MAX_STEPS };
+enum { MOST_FIELDS = 48, MOST_CELLS = 100000 };
 static const double usual_timeout_s = 3600;
-
-/* ---- What a key of a cell means --------------------------------------------------------------------------- */
-
-/* The values of one cell while it is put together. */
-typedef struct Draft {
-  SuiteCell cell;
-  int64_t batch; /* global; 0: micro_batch was given */
-  int64_t repeats;
-} Draft;
-
-static Status copy_text(const YamlNode *node, char *to, size_t size) {
-  const char *text;
-  VL_TRY(vl_yaml_text(node, &text));
-  if (strlen(text) >= size) return vl_yaml_error(node, "longer than the %zu characters allowed", size - 1);
-  snprintf(to, size, "%s", text);
-  return vl_ok();
-}
-
-static Status set_case(const YamlNode *node, Draft *draft) {
-  return copy_text(node, draft->cell.spec.case_name, sizeof draft->cell.spec.case_name);
-}
-static Status set_recipe(const YamlNode *node, Draft *draft) {
-  Recipe recipe;
-  VL_TRY(copy_text(node, draft->cell.spec.recipe, sizeof draft->cell.spec.recipe));
-  Status status = vl_recipe_parse(draft->cell.spec.recipe, &recipe);
-  return status.code == VL_OK ? status : vl_yaml_error(node, "%s", status.message);
-}
-static Status set_device(const YamlNode *node, Draft *draft) {
-  return copy_text(node, draft->cell.spec.device, sizeof draft->cell.spec.device);
-}
-static Status set_profile(const YamlNode *node, Draft *draft) {
-  return copy_text(node, draft->cell.spec.profile, sizeof draft->cell.spec.profile);
-}
-static Status set_data(const YamlNode *node, Draft *draft) {
-  return copy_text(node, draft->cell.spec.data, sizeof draft->cell.spec.data);
-}
-static Status set_batch(const YamlNode *node, Draft *draft) {
-  return vl_yaml_integer(node, 1, INT32_MAX, &draft->batch);
-}
-static Status set_micro_batch(const YamlNode *node, Draft *draft) {
-  return vl_yaml_integer(node, 1, INT32_MAX, &draft->cell.spec.micro_batch);
-}
-static Status set_capacity(const YamlNode *node, Draft *draft) {
-  const char *text;
-  VL_TRY(vl_yaml_text(node, &text));
-  Status status = vl_parse_bytes(text, &draft->cell.spec.capacity_bytes);
-  return status.code == VL_OK ? status : vl_yaml_error(node, "%s", status.message);
-}
-static Status set_whole(const YamlNode *node, int64_t low, int64_t high, int32_t *to) {
-  int64_t value;
-  VL_TRY(vl_yaml_integer(node, low, high, &value));
-  *to = (int32_t)value;
-  return vl_ok();
-}
-static Status set_steps(const YamlNode *node, Draft *draft) {
-  return set_whole(node, 1, LONGEST_STEPS, &draft->cell.spec.steps);
-}
-static Status set_warmup(const YamlNode *node, Draft *draft) {
-  return set_whole(node, 1, LONGEST_STEPS, &draft->cell.spec.warmup);
-}
-static Status set_threads(const YamlNode *node, Draft *draft) {
-  return set_whole(node, 0, 4096, &draft->cell.spec.threads);
-}
-static Status set_seed(const YamlNode *node, Draft *draft) {
-  int64_t value;
-  VL_TRY(vl_yaml_integer(node, 0, INT64_MAX, &value));
-  draft->cell.spec.seed = (uint64_t)value;
-  return vl_ok();
-}
-static Status set_inference(const YamlNode *node, Draft *draft) {
-  return vl_yaml_flag(node, &draft->cell.spec.inference);
-}
-static Status set_timeline(const YamlNode *node, Draft *draft) {
-  return vl_yaml_flag(node, &draft->cell.spec.timeline);
-}
-static Status set_positive(const YamlNode *node, double *to) {
-  VL_TRY(vl_yaml_real(node, to));
-  return *to > 0 ? vl_ok() : vl_yaml_error(node, "must be above 0");
-}
-static Status set_learning_rate(const YamlNode *node, Draft *draft) {
-  return set_positive(node, &draft->cell.spec.learning_rate);
-}
-static Status set_timeout(const YamlNode *node, Draft *draft) {
-  return set_positive(node, &draft->cell.timeout_s);
-}
-static Status set_repeat(const YamlNode *node, Draft *draft) {
-  return vl_yaml_integer(node, 1, MOST_REPEATS, &draft->repeats);
-}
-
-typedef struct Key {
-  const char *name;
-  Status (*set)(const YamlNode *node, Draft *draft);
-} Key;
-static const Key keys[] = {
-    {"case", set_case},         {"batch", set_batch},   {"micro_batch", set_micro_batch},
-    {"recipe", set_recipe},     {"device", set_device}, {"profile", set_profile},
-    {"capacity", set_capacity}, {"steps", set_steps},   {"warmup", set_warmup},
-    {"threads", set_threads},   {"seed", set_seed},     {"inference", set_inference},
-    {"timeline", set_timeline}, {"data", set_data},     {"learning_rate", set_learning_rate},
-    {"timeout_s", set_timeout}, {"repeat", set_repeat},
-};
-enum { KEY_COUNT = sizeof keys / sizeof keys[0] };
 
 /* ---- Entries: keys with one value or several ---------------------------------------------------------------- */
 
@@ -153,11 +52,11 @@ static Status put_field(Entry *entry, const char *name, bool setting, const Yaml
 }
 
 static Status check_cell_keys(const YamlNode *map) {
-  const char *accepted[KEY_COUNT + 2];
-  for (int i = 0; i < KEY_COUNT; i++)
-    accepted[i] = keys[i].name;
-  accepted[KEY_COUNT] = "settings";
-  accepted[KEY_COUNT + 1] = NULL;
+  const char *accepted[VL_SUITE_KEY_COUNT + 2];
+  for (int i = 0; i < VL_SUITE_KEY_COUNT; i++)
+    accepted[i] = vl_suite_keys[i].name;
+  accepted[VL_SUITE_KEY_COUNT] = "settings";
+  accepted[VL_SUITE_KEY_COUNT + 1] = NULL;
   return vl_yaml_check_keys(map, accepted);
 }
 
@@ -255,7 +154,7 @@ static Status add_setting(const Field *field, const YamlNode *value, CellSpec *s
 }
 
 /* The micro-batch of a global batch under the recipe. */
-static Status divide_batch(const Entry *entry, Draft *draft) {
+static Status divide_batch(const Entry *entry, CellDraft *draft) {
   Recipe recipe;
   if (draft->batch == 0) return vl_ok();
   VL_TRY(vl_recipe_parse(draft->cell.spec.recipe, &recipe));
@@ -270,7 +169,7 @@ static Status divide_batch(const Entry *entry, Draft *draft) {
 }
 
 /* What a search takes from a cell: the batch is what it looks for, and it only plans. */
-static Status make_search(const Entry *entry, Draft *draft) {
+static Status make_search(const Entry *entry, CellDraft *draft) {
   CellSpec *spec = &draft->cell.spec;
   if (spec->capacity_bytes == 0) return vl_yaml_error(entry->place, "max_batch needs a capacity");
   snprintf(spec->device, sizeof spec->device, "plan");
@@ -282,7 +181,7 @@ static Status make_search(const Entry *entry, Draft *draft) {
   return vl_ok();
 }
 
-static Status make_draft(const Entry *entry, const int32_t *choice, Draft *draft) {
+static Status make_draft(const Entry *entry, const int32_t *choice, CellDraft *draft) {
   memset(draft, 0, sizeof *draft);
   vl_cell_spec_init(&draft->cell.spec);
   draft->cell.timeout_s = usual_timeout_s;
@@ -291,8 +190,8 @@ static Status make_draft(const Entry *entry, const int32_t *choice, Draft *draft
     const Field *field = &entry->fields[i];
     const YamlNode *value = value_at(field, choice[i]);
     if (field->setting) VL_TRY(add_setting(field, value, &draft->cell.spec));
-    for (int k = 0; k < KEY_COUNT && !field->setting; k++)
-      if (strcmp(keys[k].name, field->name) == 0) VL_TRY(keys[k].set(value, draft));
+    for (int k = 0; k < VL_SUITE_KEY_COUNT && !field->setting; k++)
+      if (strcmp(vl_suite_keys[k].name, field->name) == 0) VL_TRY(vl_suite_keys[k].set(value, draft));
   }
   VL_TRY(divide_batch(entry, draft));
   if (!*draft->cell.spec.case_name) return vl_yaml_error(entry->place, "a cell needs a case");
@@ -321,7 +220,7 @@ static Status expand_choice(Expansion *expansion, const Entry *entry, const int3
   bool excluded;
   VL_TRY(is_excluded(expansion, entry, choice, &excluded));
   if (excluded) return vl_ok();
-  Draft draft;
+  CellDraft draft;
   VL_TRY(make_draft(entry, choice, &draft));
   for (int32_t repeat = 0; repeat < draft.repeats; repeat++) {
     draft.cell.repeat = repeat;
