@@ -21,10 +21,10 @@ static int64_t view_elements(const ChannelView *view) {
 
 /* ---- Statistics ------------------------------------------------------------------------------------------
  * Of d = x - shift, where shift is the mean of the channel's first points (64 at most): mean = shift + E d,
- * var = E d^2 - (E d)^2. A lane adds fewer than 128 values of d and of d^2 in f32 (2 * VECTOR_RUN); the
- * rest is in double, thread after thread. With u = 2^-24 the errors are at most
- *   mean: u |mean| + 128 u E|d|      var: 130 u (var + (mean - shift)^2) + u var
- * With blocks of up to 16 channels a lane adds 64 values, four at a time as a tree: 18 in place of 128. */
+ * var = E d^2 - (E d)^2. Lanes are summed in f32 for at most 256 values, four at a time as a tree where there
+ * are enough, so that fewer than 128 roundings touch a value; the rest is in double, thread after thread.
+ * With u = 2^-24 the errors are at most mean: u |mean| + 128 u E|d|      var: 130 u (var + (mean - shift)^2)
+ * + u var */
 
 typedef struct StatsWork {
   double *sums; /* [thread][2][channels] */
@@ -61,7 +61,7 @@ static void find_shift(const ChannelView *view, VectorArray x, Range blocks, dou
   Range channels = {blocks.begin * view->block, blocks.end * view->block};
   for (int64_t c = channels.begin; c < channels.end; c++)
     sums[c] = 0.0;
-  VectorWalk walk = vector_walk(view, (VectorPart){.blocks = blocks, .points = {0, points}});
+  VectorWalk walk = vector_walk(view, (VectorPart){.blocks = blocks, .points = {0, points}}, VECTOR_TILE);
   for (VectorTile tile; vector_walk_next(&walk, &tile);)
     add_points(sums + tile.block * view->block + tile.phase, vector_read(x, tile.offset, tile.count, buffer),
                tile.count, view->block);
@@ -72,14 +72,16 @@ static void find_shift(const ChannelView *view, VectorArray x, Range blocks, dou
   }
 }
 
-VECTOR_INLINE void add_deviations(const float *x, int64_t count, int64_t pattern, const float *restrict shift,
-                                  float *restrict sum, float *restrict square) {
+VECTOR_INLINE void add_deviations(const void *x, int64_t count, int64_t pattern, bool bf16,
+                                  const float *restrict shift, float *restrict sum, float *restrict square) {
   int64_t i = 0;
   for (; i + 4 * pattern <= count; i += 4 * pattern) {
 #pragma omp simd
     for (int64_t p = 0; p < pattern; p++) {
-      float d0 = x[i + p] - shift[p], d1 = x[i + pattern + p] - shift[p];
-      float d2 = x[i + 2 * pattern + p] - shift[p], d3 = x[i + 3 * pattern + p] - shift[p];
+      float d0 = vector_load(x, i + p, bf16) - shift[p];
+      float d1 = vector_load(x, i + pattern + p, bf16) - shift[p];
+      float d2 = vector_load(x, i + 2 * pattern + p, bf16) - shift[p];
+      float d3 = vector_load(x, i + 3 * pattern + p, bf16) - shift[p];
       sum[p] += (d0 + d1) + (d2 + d3);
       square[p] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
     }
@@ -88,7 +90,7 @@ VECTOR_INLINE void add_deviations(const float *x, int64_t count, int64_t pattern
     int64_t width = count - i < pattern ? count - i : pattern;
 #pragma omp simd
     for (int64_t p = 0; p < width; p++) {
-      float d = x[i + p] - shift[p];
+      float d = vector_load(x, i + p, bf16) - shift[p];
       sum[p] += d;
       square[p] += d * d;
     }
@@ -96,28 +98,30 @@ VECTOR_INLINE void add_deviations(const float *x, int64_t count, int64_t pattern
 }
 
 VECTOR_CLONES
-static void add_tile(const float *x, int64_t count, int64_t pattern, const float *shift, float *sum,
+static void add_tile(const void *x, int64_t count, int64_t pattern, bool bf16, const float *shift, float *sum,
                      float *square) {
-  if (pattern == VECTOR_LANES)
-    add_deviations(x, count, VECTOR_LANES, shift, sum, square);
+  if (pattern != VECTOR_LANES)
+    add_deviations(x, count, pattern, bf16, shift, sum, square);
+  else if (bf16)
+    add_deviations(x, count, VECTOR_LANES, true, shift, sum, square);
   else
-    add_deviations(x, count, pattern, shift, sum, square);
+    add_deviations(x, count, VECTOR_LANES, false, shift, sum, square);
 }
 
 static void sum_part(const ChannelView *view, VectorArray x, VectorPart part, const float *shift,
                      double *sums, float *lanes) {
-  _Alignas(64) float buffer[VECTOR_TILE], repeated[2 * VECTOR_LANES];
+  _Alignas(64) float repeated[2 * VECTOR_LANES];
   int64_t pattern = vector_pattern(view), channels = vector_by_lines(vector_channels(view));
   float *sum = lanes, *square = lanes + vector_by_lines(pattern);
   const float *block_shift = shift;
   memset(sums, 0, (size_t)channels * 2 * sizeof *sums);
   memset(lanes, 0, (size_t)vector_by_lines(pattern) * 2 * sizeof *lanes);
   int64_t run = 0;
-  VectorWalk walk = vector_walk(view, part);
+  VectorWalk walk = vector_walk(view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) block_shift = vector_repeat(view, shift, tile.block, repeated);
-    const float *values = vector_read(x, tile.offset, tile.count, buffer);
-    add_tile(values, tile.count, pattern, block_shift + tile.phase, sum + tile.phase, square + tile.phase);
+    add_tile(vector_at(x, tile.offset), tile.count, pattern, x.dtype == DTYPE_BF16, block_shift + tile.phase,
+             sum + tile.phase, square + tile.phase);
     run += vector_values(&tile, pattern);
     if (tile.ends || run >= VECTOR_RUN) {
       vector_fold(sums + tile.block * view->block, sum, pattern, view->block);
@@ -206,47 +210,56 @@ static Coefficients fill_coefficients(const Kernel *kernel, const uintptr_t *inp
   return (Coefficients){to, to + padded, to + 2 * padded};
 }
 
-/* Some values of a pattern. `least` is 0 with ReLU, else -infinity: nothing is smaller, and NaN stays NaN. */
-VECTOR_INLINE void normalise_values(float *y, const float *x, const float *residual, int64_t count,
-                                    const float *restrict mean, const float *restrict scale,
-                                    const float *restrict beta, float least) {
+/* Arrays of one type, and what ends the op. */
+typedef struct Normalisation {
+  VectorArray x, residual, y;
+  float least; /* 0 with ReLU, else -infinity: nothing is smaller, and NaN stays NaN */
+} Normalisation;
+
+VECTOR_INLINE void normalise_values(void *y, const void *x, const void *residual, int64_t first,
+                                    int64_t count, bool bf16, Coefficients by, float least) {
+  const float *restrict mean = by.mean, *restrict scale = by.scale, *restrict beta = by.beta;
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
-    float value = batch_norm_value(x[p], mean[p], scale[p], beta[p]);
-    if (residual != NULL) value += residual[p];
-    y[p] = value < least ? least : value;
+    float value = batch_norm_value(vector_load(x, first + p, bf16), mean[p], scale[p], beta[p]);
+    if (residual != NULL) value += vector_load(residual, first + p, bf16);
+    vector_store(y, first + p, value < least ? least : value, bf16);
   }
 }
 
-VECTOR_INLINE void normalise_patterns(float *y, const float *x, const float *residual, int64_t count,
-                                      int64_t pattern, Coefficients by, float least) {
+VECTOR_INLINE void normalise_patterns(void *y, const void *x, const void *residual, int64_t count,
+                                      int64_t pattern, bool bf16, Coefficients by, float least) {
   int64_t i = 0;
   for (; i + pattern <= count; i += pattern)
-    normalise_values(y + i, x + i, residual != NULL ? residual + i : NULL, pattern, by.mean, by.scale,
-                     by.beta, least);
-  normalise_values(y + i, x + i, residual != NULL ? residual + i : NULL, count - i, by.mean, by.scale,
-                   by.beta, least);
+    normalise_values(y, x, residual, i, pattern, bf16, by, least);
+  normalise_values(y, x, residual, i, count - i, bf16, by, least);
+}
+
+VECTOR_INLINE void normalise_either(void *y, const void *x, const void *residual, int64_t count,
+                                    int64_t pattern, bool bf16, Coefficients by, float least) {
+  if (bf16)
+    normalise_patterns(y, x, residual, count, pattern, true, by, least);
+  else
+    normalise_patterns(y, x, residual, count, pattern, false, by, least);
 }
 
 VECTOR_CLONES
-static void normalise_tile(float *y, const float *x, const float *residual, int64_t count, int64_t pattern,
-                           Coefficients by, float least) {
+static void normalise_tile(void *y, const void *x, const void *residual, int64_t count, int64_t pattern,
+                           bool bf16, Coefficients by, float least) {
   if (pattern != VECTOR_LANES)
-    normalise_patterns(y, x, residual, count, pattern, by, least);
+    normalise_either(y, x, residual, count, pattern, bf16, by, least);
   else if (residual != NULL)
-    normalise_patterns(y, x, residual, count, VECTOR_LANES, by, least);
+    normalise_either(y, x, residual, count, VECTOR_LANES, bf16, by, least);
   else
-    normalise_patterns(y, x, NULL, count, VECTOR_LANES, by, least);
+    normalise_either(y, x, NULL, count, VECTOR_LANES, bf16, by, least);
 }
 
-static void normalise_part(const Kernel *kernel, Coefficients all, VectorArray x, VectorArray residual,
-                           VectorArray y, VectorPart part) {
-  _Alignas(64) float buffer[3][VECTOR_TILE], repeated[3][2 * VECTOR_LANES];
-  const ChannelView *view = kernel->data;
+static void normalise_part(const ChannelView *view, Coefficients all, const Normalisation *to,
+                           VectorPart part) {
+  _Alignas(64) float repeated[3][2 * VECTOR_LANES];
   int64_t pattern = vector_pattern(view);
-  float least = kernel->node->params.relu != 0 ? 0.0F : -INFINITY;
   Coefficients row = all;
-  VectorWalk walk = vector_walk(view, part);
+  VectorWalk walk = vector_walk(view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) {
       row.mean = vector_repeat(view, all.mean, tile.block, repeated[0]);
@@ -254,22 +267,20 @@ static void normalise_part(const Kernel *kernel, Coefficients all, VectorArray x
       row.beta = vector_repeat(view, all.beta, tile.block, repeated[2]);
     }
     Coefficients at = {row.mean + tile.phase, row.scale + tile.phase, row.beta + tile.phase};
-    const float *from = vector_read(x, tile.offset, tile.count, buffer[0]);
-    const float *added = NULL;
-    if (residual.address != NULL) added = vector_read(residual, tile.offset, tile.count, buffer[1]);
-    float *to = vector_target(y, tile.offset, buffer[2]);
-    normalise_tile(to, from, added, tile.count, pattern, at, least);
-    vector_write(y, tile.offset, tile.count, to);
+    normalise_tile(vector_at(to->y, tile.offset), vector_at(to->x, tile.offset),
+                   vector_at(to->residual, tile.offset), tile.count, pattern, to->x.dtype == DTYPE_BF16, at,
+                   to->least);
   }
-  vector_write_end(y);
 }
 
 static Status apply_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                            uintptr_t workspace, const LaunchContext *context) {
   (void)context;
   const ChannelView *view = kernel->data;
-  VectorArray x = vector_input(kernel, inputs, 0), residual = vector_input(kernel, inputs, 5);
-  VectorArray y = vector_output(kernel, outputs, 0);
+  Normalisation to = {.x = vector_input(kernel, inputs, 0),
+                      .residual = vector_input(kernel, inputs, 5),
+                      .y = vector_output(kernel, outputs, 0),
+                      .least = kernel->node->params.relu != 0 ? 0.0F : -INFINITY};
   int32_t wanted = vector_threads(kernel, view_elements(view));
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
   {
@@ -278,7 +289,7 @@ static Status apply_launch(const Kernel *kernel, const uintptr_t *inputs, const 
                                          (float *)workspace);
 #pragma omp barrier
     VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
-    normalise_part(kernel, all, x, residual, y, part);
+    normalise_part(view, all, &to, part);
   }
   return vl_ok();
 }

@@ -4,8 +4,8 @@
  * With g the gradient behind the ReLU, n values a channel, r = 1 / sqrt(var + epsilon), t = x - mean:
  *   dbeta = sum g, dgamma = r sum g t
  *   dx = gamma r (g - dbeta / n - t r dgamma / n) = gain g + (slope t + constant)
- * The sums are made as the statistics are (batch_norm.c): fewer than 128 values a lane in f32, the rest in
- * double, so with u = 2^-24 their errors are at most 130 u sum |g| and 131 u sum |g t|.
+ * The sums are made as the statistics are (batch_norm.c): fewer than 128 roundings in f32 touch a value, the
+ * rest is in double, so with u = 2^-24 their errors are at most 128 u sum |g| and 130 u sum |g t|.
  *
  * dx needs a channel's sums first, so everything is read twice. Where there are enough channel blocks a
  * thread takes as many at a time as its share of the cache holds, and the second reading comes from there;
@@ -48,82 +48,92 @@ typedef struct Backward {
 
 /* ---- The gradient behind the ReLU ------------------------------------------------------------------------ */
 
-VECTOR_CLONES
-static void mask_by_output(float *g, const float *dy, const float *y, int64_t count) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; i++)
-    g[i] = y[i] > 0.0F ? dy[i] : 0.0F;
+/* Where the forward output's sign comes from. */
+typedef enum Mask { MASK_NONE, MASK_BY_Y, MASK_BY_X } Mask;
+
+/* Tensors of one type, at the start of a tile. */
+typedef struct Operands {
+  const void *dy, *x, *y;
+  void *dx, *dresidual;
+} Operands;
+
+/* dy where forward's output was positive, else 0. */
+VECTOR_INLINE float masked(const Operands *at, int64_t i, bool bf16, Mask mask, float x, float mean,
+                           float scale, float beta, float least) {
+  float dy = vector_load(at->dy, i, bf16);
+  if (mask == MASK_BY_Y) return vector_load(at->y, i, bf16) > 0.0F ? dy : 0.0F;
+  if (mask == MASK_BY_X) return batch_norm_value(x, mean, scale, beta) > least ? dy : 0.0F;
+  return dy;
 }
 
-VECTOR_INLINE void mask_patterns(float *g, const float *dy, const float *x, int64_t count, int64_t pattern,
-                                 const float *restrict mean, const float *restrict scale,
-                                 const float *restrict beta, float least) {
-  for (int64_t i = 0; i < count; i += pattern) {
-    int64_t width = count - i < pattern ? count - i : pattern;
-#pragma omp simd
-    for (int64_t p = 0; p < width; p++)
-      g[i + p] = batch_norm_value(x[i + p], mean[p], scale[p], beta[p]) > least ? dy[i + p] : 0.0F;
-  }
-}
-
-VECTOR_CLONES
-static void mask_by_input(float *g, const float *dy, const float *x, int64_t count, int64_t pattern,
-                          Coefficients by, float least) {
-  if (pattern != VECTOR_LANES) {
-    mask_patterns(g, dy, x, count, pattern, by.of[MEAN], by.of[SCALE], by.of[BETA], least);
-    return;
-  }
-  int64_t whole = count - count % VECTOR_LANES;
-  mask_patterns(g, dy, x, whole, VECTOR_LANES, by.of[MEAN], by.of[SCALE], by.of[BETA], least);
-  mask_patterns(g + whole, dy + whole, x + whole, count - whole, pattern, by.of[MEAN], by.of[SCALE],
-                by.of[BETA], least);
-}
-
-/* dy where the forward output was positive; in place when there was no ReLU, else in buffer. */
-static const float *masked(const Backward *run, const VectorTile *tile, Coefficients by, const float *x,
-                           float *buffer, float *scratch) {
-  const float *dy = vector_read(run->dy, tile->offset, tile->count, buffer);
-  if (!run->relu) return dy;
-  if (run->y.address != NULL) {
-    mask_by_output(buffer, dy, vector_read(run->y, tile->offset, tile->count, scratch), tile->count);
-  } else {
-    mask_by_input(buffer, dy, x, tile->count, vector_pattern(&run->plan->view), by, run->least);
-  }
-  return buffer;
-}
+/* Half of bf16's smallest number rounds to zero, and then forward's output was not positive. */
+VECTOR_INLINE float least_of(bool bf16) { return bf16 ? 0x1p-134F : 0.0F; }
 
 /* ---- First reading: sums ---------------------------------------------------------------------------------- */
 
-VECTOR_INLINE void add_products(const float *g, const float *x, int64_t count, int64_t pattern,
-                                const float *restrict mean, float *restrict sum, float *restrict product) {
-  int64_t i = 0;
-  for (; i + 4 * pattern <= count; i += 4 * pattern) {
-    const float *g0 = g + i, *g1 = g0 + pattern, *g2 = g1 + pattern, *g3 = g2 + pattern;
-    const float *x0 = x + i, *x1 = x0 + pattern, *x2 = x1 + pattern, *x3 = x2 + pattern;
+/* Adds the elements first.. + rows * pattern, where rows is 1 or 4: four are added as a tree. */
+VECTOR_INLINE void add_rows(const Operands *at, int64_t first, int64_t count, int64_t pattern, int rows,
+                            bool bf16, Mask mask, const Coefficients *by, float *restrict sum,
+                            float *restrict product) {
+  const float *restrict mean = by->of[MEAN], *restrict scale = by->of[SCALE], *restrict beta = by->of[BETA];
+  const float least = least_of(bf16);
 #pragma omp simd
-    for (int64_t p = 0; p < pattern; p++) {
-      sum[p] += (g0[p] + g1[p]) + (g2[p] + g3[p]);
-      product[p] += (g0[p] * (x0[p] - mean[p]) + g1[p] * (x1[p] - mean[p])) +
-                    (g2[p] * (x2[p] - mean[p]) + g3[p] * (x3[p] - mean[p]));
+  for (int64_t p = 0; p < count; p++) {
+    float g[4] = {0.0F}, t[4] = {0.0F};
+    for (int row = 0; row < rows; row++) {
+      int64_t i = first + row * pattern + p;
+      float x = vector_load(at->x, i, bf16);
+      g[row] = masked(at, i, bf16, mask, x, mean[p], scale[p], beta[p], least);
+      t[row] = g[row] * (x - mean[p]);
     }
-  }
-  for (; i < count; i += pattern) {
-    int64_t width = count - i < pattern ? count - i : pattern;
-#pragma omp simd
-    for (int64_t p = 0; p < width; p++) {
-      sum[p] += g[i + p];
-      product[p] += g[i + p] * (x[i + p] - mean[p]);
-    }
+    sum[p] += rows == 1 ? g[0] : (g[0] + g[1]) + (g[2] + g[3]);
+    product[p] += rows == 1 ? t[0] : (t[0] + t[1]) + (t[2] + t[3]);
   }
 }
 
-VECTOR_CLONES
-static void add_tile(const float *g, const float *x, int64_t count, int64_t pattern, const float *mean,
-                     float *sum, float *product) {
-  if (pattern == VECTOR_LANES)
-    add_products(g, x, count, VECTOR_LANES, mean, sum, product);
+VECTOR_INLINE void add_products(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
+                                const Coefficients *by, float *sum, float *product) {
+  int64_t i = 0;
+  for (; i + 4 * pattern <= count; i += 4 * pattern)
+    add_rows(at, i, pattern, pattern, 4, bf16, mask, by, sum, product);
+  for (; i < count; i += pattern)
+    add_rows(at, i, count - i < pattern ? count - i : pattern, pattern, 1, bf16, mask, by, sum, product);
+}
+
+VECTOR_INLINE void add_masked(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
+                              const Coefficients *by, float *sum, float *product) {
+  if (mask == MASK_BY_Y)
+    add_products(at, count, pattern, bf16, MASK_BY_Y, by, sum, product);
+  else if (mask == MASK_BY_X)
+    add_products(at, count, pattern, bf16, MASK_BY_X, by, sum, product);
   else
-    add_products(g, x, count, pattern, mean, sum, product);
+    add_products(at, count, pattern, bf16, MASK_NONE, by, sum, product);
+}
+
+VECTOR_CLONES
+static void add_tile(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
+                     const Coefficients *by, float *sum, float *product) {
+  if (bf16 && pattern == VECTOR_LANES)
+    add_masked(at, count, VECTOR_LANES, true, mask, by, sum, product);
+  else if (pattern == VECTOR_LANES)
+    add_masked(at, count, VECTOR_LANES, false, mask, by, sum, product);
+  else if (bf16)
+    add_masked(at, count, pattern, true, mask, by, sum, product);
+  else
+    add_masked(at, count, pattern, false, mask, by, sum, product);
+}
+
+static Operands operands_at(const Backward *run, int64_t offset) {
+  return (Operands){.dy = vector_at(run->dy, offset),
+                    .x = vector_at(run->x, offset),
+                    .y = vector_at(run->y, offset),
+                    .dx = vector_at(run->dx, offset),
+                    .dresidual = vector_at(run->dresidual, offset)};
+}
+
+static Mask mask_of(const Backward *run) {
+  if (!run->relu) return MASK_NONE;
+  return run->y.address != NULL ? MASK_BY_Y : MASK_BY_X;
 }
 
 /* Repeats the first `count` coefficients of a tile's channel block. */
@@ -141,7 +151,7 @@ static Coefficients coefficients_at(const Coefficients *row, int64_t phase, int 
 }
 
 static void sum_part(const Backward *run, VectorPart part, double *sums, float *lanes) {
-  _Alignas(64) float buffer[3][VECTOR_TILE], repeated[COEFFICIENTS][2 * VECTOR_LANES];
+  _Alignas(64) float repeated[COEFFICIENTS][2 * VECTOR_LANES];
   const ChannelView *view = &run->plan->view;
   int64_t pattern = vector_pattern(view), channels = run->plan->channels, block = view->block, values = 0;
   float *sum = lanes, *product = lanes + vector_by_lines(pattern);
@@ -150,13 +160,13 @@ static void sum_part(const Backward *run, VectorPart part, double *sums, float *
   memset(sums + part.blocks.begin * block, 0, part_bytes);
   memset(sums + channels + part.blocks.begin * block, 0, part_bytes);
   Coefficients row;
-  VectorWalk walk = vector_walk(view, part);
+  VectorWalk walk = vector_walk(view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) repeat_row(run, &tile, GAIN, repeated, &row);
     Coefficients by = coefficients_at(&row, tile.phase, GAIN);
-    const float *x = vector_read(run->x, tile.offset, tile.count, buffer[0]);
-    const float *g = masked(run, &tile, by, x, buffer[1], buffer[2]);
-    add_tile(g, x, tile.count, pattern, by.of[MEAN], sum + tile.phase, product + tile.phase);
+    Operands at = operands_at(run, tile.offset);
+    add_tile(&at, tile.count, pattern, run->x.dtype == DTYPE_BF16, mask_of(run), &by, sum + tile.phase,
+             product + tile.phase);
     values += vector_values(&tile, pattern);
     if (tile.ends || values >= VECTOR_RUN) {
       vector_fold(sums + tile.block * block, sum, pattern, block);
@@ -211,53 +221,71 @@ static void fill_backward(const Backward *run, int32_t first, int32_t threads, R
 
 /* ---- Second reading: dx ------------------------------------------------------------------------------------ */
 
-VECTOR_INLINE void differentiate_values(float *dx, const float *g, const float *x, int64_t count,
-                                        const float *restrict mean, const float *restrict gain,
-                                        const float *restrict slope, const float *restrict constant) {
+VECTOR_INLINE void differentiate_values(const Operands *at, int64_t first, int64_t count, bool bf16,
+                                        Mask mask, bool residual, const Coefficients *by) {
+  const float *restrict mean = by->of[MEAN], *restrict scale = by->of[SCALE], *restrict beta = by->of[BETA];
+  const float *restrict gain = by->of[GAIN], *restrict slope = by->of[SLOPE];
+  const float *restrict constant = by->of[CONSTANT];
+  const float least = least_of(bf16);
 #pragma omp simd
-  for (int64_t p = 0; p < count; p++)
-    dx[p] = gain[p] * g[p] + ((x[p] - mean[p]) * slope[p] + constant[p]);
+  for (int64_t p = 0; p < count; p++) {
+    int64_t i = first + p;
+    float x = vector_load(at->x, i, bf16);
+    float g = masked(at, i, bf16, mask, x, mean[p], scale[p], beta[p], least);
+    if (residual) vector_store(at->dresidual, i, g, bf16);
+    /* dx may be dy. */
+    vector_store(at->dx, i, gain[p] * g + ((x - mean[p]) * slope[p] + constant[p]), bf16);
+  }
 }
 
-VECTOR_INLINE void differentiate_patterns(float *dx, const float *g, const float *x, int64_t count,
-                                          int64_t pattern, Coefficients by) {
+VECTOR_INLINE void differentiate(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
+                                 bool residual, const Coefficients *by) {
   int64_t i = 0;
   for (; i + pattern <= count; i += pattern)
-    differentiate_values(dx + i, g + i, x + i, pattern, by.of[MEAN], by.of[GAIN], by.of[SLOPE],
-                         by.of[CONSTANT]);
-  differentiate_values(dx + i, g + i, x + i, count - i, by.of[MEAN], by.of[GAIN], by.of[SLOPE],
-                       by.of[CONSTANT]);
+    differentiate_values(at, i, pattern, bf16, mask, residual, by);
+  differentiate_values(at, i, count - i, bf16, mask, residual, by);
+}
+
+VECTOR_INLINE void differentiate_masked(const Operands *at, int64_t count, int64_t pattern, bool bf16,
+                                        Mask mask, const Coefficients *by) {
+  bool residual = at->dresidual != NULL;
+  if (mask == MASK_BY_Y && residual)
+    differentiate(at, count, pattern, bf16, MASK_BY_Y, true, by);
+  else if (mask == MASK_BY_Y)
+    differentiate(at, count, pattern, bf16, MASK_BY_Y, false, by);
+  else if (mask == MASK_BY_X) /* not with a residual: supports() */
+    differentiate(at, count, pattern, bf16, MASK_BY_X, false, by);
+  else if (residual)
+    differentiate(at, count, pattern, bf16, MASK_NONE, true, by);
+  else
+    differentiate(at, count, pattern, bf16, MASK_NONE, false, by);
 }
 
 VECTOR_CLONES
-static void differentiate_tile(float *dx, const float *g, const float *x, int64_t count, int64_t pattern,
-                               Coefficients by) {
-  if (pattern == VECTOR_LANES)
-    differentiate_patterns(dx, g, x, count, VECTOR_LANES, by);
+static void differentiate_tile(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
+                               const Coefficients *by) {
+  if (bf16 && pattern == VECTOR_LANES)
+    differentiate_masked(at, count, VECTOR_LANES, true, mask, by);
+  else if (pattern == VECTOR_LANES)
+    differentiate_masked(at, count, VECTOR_LANES, false, mask, by);
+  else if (bf16)
+    differentiate_masked(at, count, pattern, true, mask, by);
   else
-    differentiate_patterns(dx, g, x, count, pattern, by);
+    differentiate_masked(at, count, pattern, false, mask, by);
 }
 
 static void differentiate_part(const Backward *run, VectorPart part) {
-  _Alignas(64) float buffer[4][VECTOR_TILE], repeated[COEFFICIENTS][2 * VECTOR_LANES];
-  const ChannelView *view = &run->plan->view;
-  int64_t pattern = vector_pattern(view);
+  if (run->dx.address == NULL) return;
+  _Alignas(64) float repeated[COEFFICIENTS][2 * VECTOR_LANES];
   Coefficients row;
-  VectorWalk walk = vector_walk(view, part);
+  VectorWalk walk = vector_walk(&run->plan->view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) repeat_row(run, &tile, COEFFICIENTS, repeated, &row);
     Coefficients by = coefficients_at(&row, tile.phase, COEFFICIENTS);
-    const float *x = vector_read(run->x, tile.offset, tile.count, buffer[0]);
-    const float *g = masked(run, &tile, by, x, buffer[1], buffer[2]);
-    if (run->dresidual.address != NULL) vector_write(run->dresidual, tile.offset, tile.count, g);
-    if (run->dx.address != NULL) { /* last, since it may be dy */
-      float *dx = vector_target(run->dx, tile.offset, buffer[3]);
-      differentiate_tile(dx, g, x, tile.count, pattern, by);
-      vector_write(run->dx, tile.offset, tile.count, dx);
-    }
+    Operands at = operands_at(run, tile.offset);
+    differentiate_tile(&at, tile.count, vector_pattern(&run->plan->view), run->x.dtype == DTYPE_BF16,
+                       mask_of(run), &by);
   }
-  vector_write_end(run->dx);
-  vector_write_end(run->dresidual);
 }
 
 /* ---- The op ------------------------------------------------------------------------------------------------ */
@@ -301,8 +329,6 @@ static Backward backward_run(const Kernel *kernel, const uintptr_t *inputs, cons
   run.dx = vector_output(kernel, outputs, OUT_DX);
   run.dresidual = vector_output(kernel, outputs, OUT_DRESIDUAL);
   run.relu = kernel->node->params.relu != 0;
-  /* Half of bf16's smallest number rounds to zero, and then forward's output was not positive. */
-  run.least = run.x.dtype == DTYPE_BF16 ? 0x1p-134F : 0.0F;
   run.sums = (double *)workspace;
   float *next = (float *)(run.sums + 2 * kernel->threads * plan->channels);
   for (int i = 0; i < COEFFICIENTS; i++, next += plan->channels)
@@ -352,6 +378,9 @@ static Status backward_supports(CpuDevice *device, const Node *node) {
     return vl_error(VL_UNSUPPORTED,
                     "batch_norm_backward in %s: the ReLU's sign needs y, or beta where there was no residual",
                     node->scope);
+  if (node->outputs[OUT_DX] == NULL && node->output_count > OUT_DRESIDUAL &&
+      node->outputs[OUT_DRESIDUAL] != NULL)
+    return vl_error(VL_UNSUPPORTED, "batch_norm_backward in %s: dresidual without dx", node->scope);
   return cpu_supports_f32_bf16(device, node);
 }
 

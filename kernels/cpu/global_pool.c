@@ -13,7 +13,7 @@ static void mean_of_row(const ChannelView *view, VectorArray x, VectorArray y, i
   memset(sums, 0, (size_t)view->block * sizeof *sums);
   memset(lanes, 0, (size_t)pattern * sizeof *lanes);
   VectorPart part = {{block, block + 1}, {sample * view->spatial, (sample + 1) * view->spatial}};
-  VectorWalk walk = vector_walk(view, part);
+  VectorWalk walk = vector_walk(view, part, VECTOR_TILE);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     vector_add(lanes + tile.phase, vector_read(x, tile.offset, tile.count, buffer), tile.count, pattern);
     run += vector_values(&tile, pattern);
@@ -90,7 +90,7 @@ static void repeat_sample(const ChannelView *view, VectorArray dx, int64_t sampl
   int64_t pattern = vector_pattern(view);
   const float *row = values;
   VectorPart part = {{0, view->channel_blocks}, {sample * view->spatial, (sample + 1) * view->spatial}};
-  VectorWalk walk = vector_walk(view, part);
+  VectorWalk walk = vector_walk(view, part, VECTOR_TILE);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) row = vector_repeat(view, values, tile.block, repeated);
     float *to = vector_target(dx, tile.offset, buffer);

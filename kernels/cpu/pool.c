@@ -9,6 +9,8 @@
 #include <math.h>
 #include <omp.h>
 
+enum { GROUP = 16 /* lanes a loop takes at a time */ };
+
 /* Positions along one dimension. */
 typedef struct Places {
   int32_t begin, end;
@@ -171,7 +173,7 @@ VECTOR_INLINE void point_lanes(const Pool *pool, Kind kind, const Point *point, 
                                int64_t to, float *result) {
   const int64_t *kernel = pool->shape->kernel;
   float count = (float)(kernel[0] * kernel[1] * kernel[2]);
-  int32_t index[VECTOR_LANES];
+  int32_t index[GROUP];
   if (kind == MAXIMUM) {
     maximum(pool, point, lanes, bf16, result, index);
     write_index(pool, point, to, index, lanes);
@@ -198,10 +200,10 @@ VECTOR_INLINE void run_points(const Pool *pool, Kind kind, Point point, Run run,
   int64_t lanes = run.lanes.end - run.lanes.begin;
   for (int64_t w = run.points.begin; w < run.points.end; w++) {
     point.at[2] = w;
-    int64_t whole = lanes - lanes % VECTOR_LANES, first = (w - run.points.begin) * lanes, i = 0;
-    for (; i < whole; i += VECTOR_LANES) { /* a constant number of lanes needs no loop */
+    int64_t whole = lanes - lanes % GROUP, first = (w - run.points.begin) * lanes, i = 0;
+    for (; i < whole; i += GROUP) { /* a constant number of lanes needs no loop */
       point.lane = run.lanes.begin + i;
-      point_lanes(pool, kind, &point, VECTOR_LANES, bf16, to + first + i, result + first + i);
+      point_lanes(pool, kind, &point, GROUP, bf16, to + first + i, result + first + i);
     }
     point.lane = run.lanes.begin + i;
     if (lanes - whole == 1)

@@ -32,16 +32,11 @@ static void f32_from_bf16(float *restrict to, const uint16_t *restrict from, int
     bits[i] = (uint32_t)from[i] << 16;
 }
 
-/* Round to nearest even; a NaN keeps its upper bits and becomes quiet, as in vl_bf16_from_f32. */
 VECTOR_CLONES
 static void bf16_from_f32(uint16_t *restrict to, const float *restrict from, int64_t count) {
-  const uint32_t *bits = (const uint32_t *)from;
 #pragma omp simd
-  for (int64_t i = 0; i < count; i++) {
-    uint32_t upper = bits[i] >> 16;
-    uint32_t rounded = (bits[i] + 0x7FFFU + (upper & 1U)) >> 16;
-    to[i] = (uint16_t)((bits[i] & 0x7FFFFFFFU) > 0x7F800000U ? upper | 0x40U : rounded);
-  }
+  for (int64_t i = 0; i < count; i++)
+    to[i] = vector_bf16(from[i]);
 }
 
 const float *vector_read(VectorArray array, int64_t offset, int64_t count, float *buffer) {
@@ -192,10 +187,10 @@ static void enter_row(VectorWalk *walk) {
   walk->at = 0;
 }
 
-VectorWalk vector_walk(const ChannelView *view, VectorPart part) {
+VectorWalk vector_walk(const ChannelView *view, VectorPart part, int64_t most) {
   int64_t pattern = vector_pattern(view);
   VectorWalk walk = {.view = view, .part = part, .pattern = pattern};
-  walk.tile = pattern <= VECTOR_TILE ? VECTOR_TILE / pattern * pattern : VECTOR_TILE;
+  walk.tile = pattern <= most ? most / pattern * pattern : most;
   walk.sample = part.points.begin / view->spatial;
   walk.block = part.blocks.begin;
   if (part.points.begin < part.points.end && part.blocks.begin < part.blocks.end) enter_row(&walk);
@@ -212,7 +207,7 @@ bool vector_walk_next(VectorWalk *walk, VectorTile *tile) {
     if (walk->sample * walk->view->spatial >= walk->part.points.end) return false;
     enter_row(walk);
   }
-  int64_t phase = walk->at % walk->pattern;
+  int64_t phase = walk->pattern > walk->tile ? walk->at % walk->pattern : 0;
   int64_t count = walk->row_count - walk->at;
   if (count > walk->tile) count = walk->tile;
   /* A tile shorter than the pattern does not run past the pattern's end. */
@@ -235,9 +230,15 @@ int64_t vector_values(const VectorTile *tile, int64_t pattern) {
 const float *vector_repeat(const ChannelView *view, const float *channels, int64_t block, float *buffer) {
   const float *first = channels + block * view->block;
   if (view->block >= VECTOR_LANES) return first;
+  if (view->block == VECTOR_LANES / 2) { /* the usual layout; a constant size makes it a few moves */
+    memcpy(buffer, first, VECTOR_LANES / 2 * sizeof *first);
+    memcpy(buffer + VECTOR_LANES / 2, first, VECTOR_LANES / 2 * sizeof *first);
+    return buffer;
+  }
   int64_t pattern = vector_pattern(view);
   for (int64_t i = 0; i < pattern; i += view->block)
-    memcpy(buffer + i, first, (size_t)view->block * sizeof *first);
+    for (int64_t lane = 0; lane < view->block; lane++)
+      buffer[i + lane] = first[lane];
   return buffer;
 }
 
@@ -264,12 +265,20 @@ void vector_add(float *sums, const float *x, int64_t count, int64_t pattern) {
     add_patterns(sums, x, count, pattern);
 }
 
-VECTOR_CLONES
-void vector_fold(double *sums, float *lanes, int64_t pattern, int64_t block) {
+VECTOR_INLINE void fold(double *sums, float *lanes, int64_t pattern, int64_t block) {
   for (int64_t first = 0; first < pattern; first += block) {
 #pragma omp simd
-    for (int64_t i = 0; i < block; i++)
+    for (int64_t i = 0; i < block; i++) {
       sums[i] += (double)lanes[first + i];
+      lanes[first + i] = 0.0F;
+    }
   }
-  memset(lanes, 0, (size_t)pattern * sizeof *lanes);
+}
+
+VECTOR_CLONES
+void vector_fold(double *sums, float *lanes, int64_t pattern, int64_t block) {
+  if (pattern == VECTOR_LANES && block == VECTOR_LANES / 2)
+    fold(sums, lanes, VECTOR_LANES, VECTOR_LANES / 2);
+  else
+    fold(sums, lanes, pattern, block);
 }

@@ -30,14 +30,23 @@ VECTOR_INLINE float vector_float_of_bits(uint32_t bits) {
   return value;
 }
 
+/* Rounded to nearest even; a NaN keeps its upper bits and becomes quiet, as in vl_bf16_from_f32. */
+VECTOR_INLINE uint16_t vector_bf16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  uint32_t upper = bits >> 16, rounded = (bits + 0x7FFFU + (upper & 1U)) >> 16;
+  return (uint16_t)((bits & 0x7FFFFFFFU) > 0x7F800000U ? upper | 0x40U : rounded);
+}
+
 enum {
   VECTOR_TILE = 1024,
-  VECTOR_LANES = 16, /* elements of a 64-byte register or cache line */
-  VECTOR_RUN = 64    /* values a lane adds in f32 before its sum goes to double; the last tile may bring it to
-                        just under twice as many */
+  VECTOR_SPAN = 4096, /* elements of a tile that needs no buffer: long enough to keep the memory busy */
+  VECTOR_LANES = 32,  /* elements a loop takes at a time: a 64-byte register of bf16, two of f32 */
+  VECTOR_RUN = 64 /* values a lane adds in f32 before its sum goes to double; the last tile may bring it to
+                     just under twice as many */
 };
 
-/* Elements rounded up to whole cache lines of f32, so that what follows is aligned. */
+/* Elements rounded up so that what follows starts in a cache line of its own. */
 static inline int64_t vector_by_lines(int64_t elements) {
   return (elements + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES;
 }
@@ -61,6 +70,21 @@ const float *vector_read(VectorArray array, int64_t offset, int64_t count, float
 static inline float vector_element(VectorArray array, int64_t i) {
   return array.dtype == DTYPE_F32 ? ((const float *)array.address)[i]
                                   : vl_f32_from_bf16(((const uint16_t *)array.address)[i]);
+}
+/* One element of an array known to be bf16 or f32: for loops that convert as they go. */
+VECTOR_INLINE float vector_load(const void *address, int64_t i, bool bf16) {
+  if (!bf16) return ((const float *)address)[i];
+  return vector_float_of_bits((uint32_t)((const uint16_t *)address)[i] << 16);
+}
+VECTOR_INLINE void vector_store(void *address, int64_t i, float value, bool bf16) {
+  if (bf16)
+    ((uint16_t *)address)[i] = vector_bf16(value);
+  else
+    ((float *)address)[i] = value;
+}
+/* Where an element of an array lies; NULL when the array is absent. */
+static inline void *vector_at(VectorArray array, int64_t i) {
+  return array.address == NULL ? NULL : (char *)array.address + i * (array.dtype == DTYPE_BF16 ? 2 : 4);
 }
 /* Where to compute the elements from offset: in place, or buffer; vector_write then brings them home. */
 float *vector_target(VectorArray array, int64_t offset, float *buffer);
@@ -101,7 +125,7 @@ Status vector_prepare_map(CpuDevice *device, Kernel *kernel, int32_t count) VL_C
 /* ---- Activations by channel -------------------------------------------------------------------------------
  * A row is what is contiguous for one sample and channel block: [spatial][block]. Coefficients per channel
  * repeat along it. The pattern is what repeats: block elements, or several blocks where one is shorter than
- * a register. */
+ * VECTOR_LANES. */
 
 /* Elements of the pattern: a multiple of view.block, at least VECTOR_LANES. */
 int64_t vector_pattern(const ChannelView *view);
@@ -128,7 +152,8 @@ typedef struct VectorWalk {
   int64_t pattern, tile;
   int64_t sample, block, at, row_offset, row_count;
 } VectorWalk;
-VectorWalk vector_walk(const ChannelView *view, VectorPart part);
+/* Tiles of at most `most` elements. */
+VectorWalk vector_walk(const ChannelView *view, VectorPart part, int64_t most);
 bool vector_walk_next(VectorWalk *walk, VectorTile *tile);
 
 /* How many values a tile adds to each lane of the pattern. */
