@@ -196,6 +196,7 @@ static Status draw(const PlotInput *input, const Workload *workload, const Figur
   Status status = vl_selection_find(kind->select)->write(input, workload, kind->options, &data);
   status = close_file(data.data, data_path, status);
   figure->drawn = data.points > 0;
+  figure->sparse = data.sparse;
   snprintf(figure->note, sizeof(figure->note), "%s", data.note);
   if (status.code == VL_OK && figure->drawn) {
     status = write_script(kind, figure, input->source, data.variables, script_path);

@@ -22,6 +22,7 @@ typedef struct Figure {
   char name[96];
   char title[320];
   bool drawn;
+  bool sparse;    /* one batch only: says no more than a table does */
   char note[512]; /* why not, or what to know when reading it */
 } Figure;
 
@@ -51,6 +52,7 @@ Status vl_plot_draw(const PlotInput *input, const char *directory, const char *f
 typedef struct FigureData {
   FILE *data, *variables;
   int64_t points; /* finite values written */
+  bool sparse;    /* all of them at one batch */
   char note[512];
 } FigureData;
 

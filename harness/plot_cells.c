@@ -67,14 +67,14 @@ static void write_drawn(FILE *out, const Bar *bar) {
              *ran = strcmp(bar->status, "ok") == 0 ? "n/a" : bar->status;
   double length = speed ? bar->speed : 0, high = interval ? bar->speed_high : length;
   if (memory)
-    fprintf(out, " %.9g \" %.2f%s\"", bar->memory_gib, bar->memory_gib, note);
+    fprintf(out, " %.9g \"%.2f%s\"", bar->memory_gib, bar->memory_gib, note);
   else
-    fprintf(out, " 0 \" %s\"", ran);
+    fprintf(out, " 0 \"%s\"", ran);
   fprintf(out, " %.9g %.9g %.9g %.9g", length, interval ? bar->speed_low : length, high, high);
   if (speed)
-    fprintf(out, " \" %.1f%s\"\n", bar->speed, note);
+    fprintf(out, " \"%.1f%s\"\n", bar->speed, note);
   else
-    fprintf(out, " \" %s\"\n", ran);
+    fprintf(out, " \"%s\"\n", ran);
 }
 
 static void write_bar(FILE *out, int32_t row, const json_t *record, const Bar *bar) {
@@ -219,12 +219,12 @@ static void write_timeline(const json_t *record, const TimelineEvent *events, in
   for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
     fprintf(out->variables, ", \"%s\"", vl_memory_category_name((MemoryCategory)c));
   int32_t keys = 2;
-  fprintf(out->variables, "]\nused = \"1");
+  fprintf(out->variables, "]\nused = \" 1 ");
   for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++) {
     bool used = false;
     for (int64_t i = 0; i < moments_count && !used; i++)
       used = moments[i].bands[c] > 0;
-    if (used) fprintf(out->variables, " %d", c + 2);
+    if (used) fprintf(out->variables, "%d ", c + 2);
     keys += used;
   }
   fprintf(out->variables, "\"\nkeys = %d\npeak_x = %.9g\npeak_y = %.9g\nymax = %.9g\npeak_text = ", keys,

@@ -206,7 +206,7 @@ Status vl_select_series(const PlotInput *input, const Workload *workload, const 
   qsort(cells.records, (size_t)cells.count, sizeof(*cells.records), compare_batches);
   Line lines[MAX_LINES];
   int32_t left_out = 0, count = lines_of(&cells, lines, &left_out), kept = 0;
-  double top = 0, right = 0;
+  double top = 0, right = 0, left = INFINITY;
   fprintf(out->data, "# columns: recipe batch value low high\n");
   for (int32_t j = 0; j < count; j++) {
     int64_t finite = 0;
@@ -228,6 +228,7 @@ Status vl_select_series(const PlotInput *input, const Workload *workload, const 
       vl_gnuplot_number(out->data, high);
       fputc('\n', out->data);
       right = fmax(right, batch);
+      left = fmin(left, batch);
       out->points += isfinite(value);
       if (isfinite(value)) top = fmax(top, fmax(value, isfinite(high) ? high : value));
     }
@@ -238,6 +239,7 @@ Status vl_select_series(const PlotInput *input, const Workload *workload, const 
   write_lines(out->variables, lines, kept);
   write_marks(&cells, lines, kept, ceiling, out->variables);
   fprintf(out->variables, "xmax = %.9g\nymax = %.9g\n", right > 0 ? right * 1.04 : 1, ceiling);
+  out->sparse = left >= right;
   if (left_out > 0) snprintf(out->note, sizeof(out->note), "%d further lines are left out.", left_out);
   free(cells.records);
   return vl_ok();
@@ -303,6 +305,7 @@ Status vl_select_categories(const PlotInput *input, const Workload *workload, co
     top = fmax(top, sum);
     bars++;
   }
+  out->sparse = bars < 2;
   fprintf(out->variables, "recipe = ");
   vl_gnuplot_text(out->variables, recipe);
   fprintf(out->variables, "\nbars = %d\nymax = %.9g\nkeys = 9\nparts = %d\narray parts_names[%d] = [", bars,

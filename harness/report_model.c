@@ -56,10 +56,10 @@ static const char *max_batch_source(Document *document, const RecordSet *records
     if (kind == NULL || strcmp(kind, "max-batch") != 0) continue;
     char device[256];
     vl_device_text(records->records[i], device, sizeof(device));
-    return vl_document_format(document, "Largest batches are %s for %s.",
+    return vl_document_format(document, "Fits: the largest batch under that capacity, %s for %s.",
                               vl_record_is_predicted(records->records[i]) ? "predicted" : "measured", device);
   }
-  return "Largest batches were not asked of this store.";
+  return "The largest batch at a capacity was not asked of this store.";
 }
 
 static void add_recipes(Document *document, const ReportInput *input, const Workload *workload,
@@ -70,9 +70,8 @@ static void add_recipes(Document *document, const ReportInput *input, const Work
       {"recipe", "", false},    {"needs", "GiB", true},        {"saved", "%", true},
       {"samples", "1/s", true}, {"speed", "x baseline", true}, {"results", "", false}};
   for (int32_t c = 0; c < capacity_count; c++)
-    columns[RECIPE_COLUMNS + c] =
-        (TableColumn){vl_document_format(document, "largest batch, %.4g GiB", vl_bytes_to_gib(capacities[c])),
-                      "samples", true};
+    columns[RECIPE_COLUMNS + c] = (TableColumn){
+        vl_document_format(document, "fits at %.4g GiB", vl_bytes_to_gib(capacities[c])), "samples", true};
   char name[256], device[256];
   vl_workload_text(workload, name, sizeof(name));
   vl_device_text(comparison->rows[0], device, sizeof(device));
@@ -329,7 +328,7 @@ static void add_figure(Document *document, const Figure *figure, bool first_scre
 /* The figure the report opens with; -1: there is none. */
 static int32_t opening_figure(const ReportInput *input) {
   for (int32_t i = 0; input->figures != NULL && i < input->figures->count; i++)
-    if (input->figures->figures[i].drawn) return i;
+    if (input->figures->figures[i].drawn && !input->figures->figures[i].sparse) return i;
   return -1;
 }
 
@@ -339,13 +338,17 @@ static void add_figures(Document *document, const ReportInput *input) {
   vl_document_add(document, PASSAGE_HEADING, false, "Figures");
   for (int32_t i = 0; i < input->figures->count; i++) {
     const Figure *figure = &input->figures->figures[i];
-    if (figure->drawn && i != opening) add_figure(document, figure, false);
+    if (figure->drawn && !figure->sparse && i != opening) add_figure(document, figure, false);
   }
   for (int32_t i = 0; i < input->figures->count; i++) {
     const Figure *figure = &input->figures->figures[i];
     if (!figure->drawn)
       vl_document_add(document, PASSAGE_NOTE, false,
                       vl_document_format(document, "Not drawn: %s: %s", figure->title, figure->note));
+    else if (figure->sparse)
+      vl_document_add(document, PASSAGE_NOTE, false,
+                      vl_document_format(document, "In figures/%s.png only: %s: there is one batch.",
+                                         figure->name, figure->title));
   }
 }
 

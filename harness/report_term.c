@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { WRAP_COLUMNS = 34, MIN_HEADER = 8, MAX_COLUMNS = 24 };
+enum { WRAP_COLUMNS = 30, MIN_HEADER = 5, MAX_COLUMNS = 24 };
 
 static const char *emphasis(bool color, const char *code) { return color ? code : ""; }
 
@@ -65,21 +65,24 @@ static void column_widths(const Passage *passage, int *widths) {
   }
 }
 
-/* One row of cells over as many lines as its longest wrapped cell needs. */
+/* One row of cells over as many lines as its longest wrapped cell needs. Spaces wait for what follows them,
+ * so that no line ends in any. */
 static void print_row(FILE *out, const Passage *passage, const int *widths, const char *const *cells) {
   const char *rest[MAX_COLUMNS];
   memcpy(rest, cells, sizeof(*rest) * (size_t)passage->column_count);
   for (bool more = true; more;) {
+    int spaces = 2;
     more = false;
-    fputs("  ", out);
     for (int32_t c = 0; c < passage->column_count; c++) {
       const char *line = "";
       int length = next_line(&rest[c], widths[c], &line), pad = widths[c] > length ? widths[c] - length : 0;
-      bool last = c == passage->column_count - 1;
-      if (passage->columns[c].number)
-        fprintf(out, "%*s%.*s%s", pad, "", length, line, last ? "" : "  ");
-      else
-        fprintf(out, "%.*s%*s%s", length, line, last ? 0 : pad, "", last ? "" : "  ");
+      if (passage->columns[c].number) spaces += pad;
+      if (length > 0) {
+        fprintf(out, "%*s%.*s", spaces, "", length, line);
+        spaces = 0;
+      }
+      spaces += 2 + (length > 0 ? 0 : passage->columns[c].number ? 0 : widths[c]);
+      if (!passage->columns[c].number && length > 0) spaces += pad;
       more = more || *rest[c] != '\0';
     }
     fputc('\n', out);
@@ -106,8 +109,9 @@ static void print_bars(FILE *out, const Passage *passage, bool color) {
   fprintf(out, "\n%s%s%s\n", emphasis(color, "\033[1m"), passage->text, emphasis(color, "\033[0m"));
   for (int32_t r = 0; r < passage->row_count; r++) {
     int length = (int)(passage->shares[r] * BAR + 0.5);
-    fprintf(out, "  %-14s %8s %s %6s %s  ", passage->rows[r][0], passage->rows[r][1],
-            passage->columns[1].unit, passage->rows[r][2], passage->columns[2].unit);
+    fprintf(out, "  %-14s %8s %s %6s %s", passage->rows[r][0], passage->rows[r][1], passage->columns[1].unit,
+            passage->rows[r][2], passage->columns[2].unit);
+    fputs(length > 0 ? "  " : "", out);
     for (int i = 0; i < length; i++)
       fputc('#', out);
     fputc('\n', out);

@@ -23,7 +23,7 @@ plot dat using (0):1:(0):9:($1 - solid($8)):($1 + solid($8)):(bar($1)):ytic(2) w
        linecolor rgb variable, \
      dat using (0):1:(0):($9 * $8):($1 - hollow($8)):($1 + hollow($8)) with boxxyerror fillstyle empty border \
        linecolor rgb "#0072b2", \
-     dat using 9:1:10 with labels left textcolor rgb "#303030"
+     dat using 9:1:10 with labels left offset 0.6,0 textcolor rgb "#303030"
 unset label 99
 set lmargin at screen 0.66
 set rmargin at screen 0.97
@@ -35,5 +35,5 @@ plot dat using (0):1:(0):11:($1 - solid($8)):($1 + solid($8)):(bar($1)) with box
      dat using (0):1:(0):($11 * $8):($1 - hollow($8)):($1 + hollow($8)) with boxxyerror fillstyle empty border \
        linecolor rgb "#0072b2", \
      dat using 11:1:12:13 with xerrorbars linecolor rgb "#101010" linewidth 1 pointtype 0, \
-     dat using 14:1:15 with labels left textcolor rgb "#303030"
+     dat using 14:1:15 with labels left offset 0.6,0 textcolor rgb "#303030"
 unset multiplot

@@ -102,7 +102,7 @@ static void numbers_agree_between_formats(void **state) {
                                        "largest",
                                        "resnet50, batch 16, measured on cpu (Example CPU 9000, 2 cores)",
                                        "vramlab run resnet-growth",
-                                       "Largest batches are predicted for plan:cpu"};
+                                       "the largest batch under that capacity, predicted for plan:cpu"};
   for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
     assert_in_all(&rendered, shared[i]);
   assert_non_null(strstr(rendered.text[TERM], "vramlab-results/x/report.html"));
