@@ -11,7 +11,8 @@ static Status parse(const char *value, bool *segments, int32_t *count) {
   static const char prefix[] = "segments:";
   *segments = strncmp(value, prefix, sizeof prefix - 1) == 0;
   const char *number = *segments ? value + sizeof prefix - 1 : value;
-  int64_t parsed;
+  int64_t parsed = 0;
+  *count = 0;
   VL_TRY(vl_parse_integer("checkpoint", number, 1, 1000000, &parsed));
   if (*number == '0')
     return vl_error(VL_INVALID, "checkpoint=%s: a number without leading zeros is needed", value);
