@@ -208,6 +208,7 @@ int vl_command_run(int argc, char **argv); /* also `plan` */
 int vl_command_max_batch(int argc, char **argv);
 int vl_command_graph(int argc, char **argv);
 int vl_command_doctor(int argc, char **argv);
+int vl_command_import(int argc, char **argv);
 int vl_command_report(int argc, char **argv);
 int vl_command_claims(int argc, char **argv);
 int vl_command_plot(int argc, char **argv);

@@ -103,9 +103,10 @@ def same_losses(a, recipe):
 
 def add_to_store(a, result):
     """Every run as a record of the store, the peer's with engine=torch."""
-    for pair in result["pairs"]:
+    for repeat, pair in enumerate(result["pairs"]):
         for record in (pair["vramlab"], pair["torch"]):
-            subprocess.run([a.vramlab, "import", "--store", a.store], input=json.dumps(record), text=True, check=True)
+            subprocess.run([a.vramlab, "import", "--store", a.store, "--repeat", str(repeat)], input=json.dumps(record),
+                           text=True, check=True)
 
 
 def main():
