@@ -82,7 +82,7 @@ static void peer_name(const json_t *peer, char *text, size_t size) {
 }
 
 static Status record_from_peer(const json_t *peer, json_t **out) {
-  double batch, rate, step_s, base_bytes, peak_bytes, threads, params;
+  double batch = 0, rate = 0, step_s = 0, base_bytes = 0, peak_bytes = 0, threads = 0, params = 0;
   VL_TRY(peer_number(peer, "batch", &batch));
   VL_TRY(peer_number(peer, "samples_per_s", &rate));
   VL_TRY(peer_number(peer, "step_s", &step_s));

@@ -41,7 +41,7 @@ static Status convert_map(Reading *reading, const yaml_node_t *from, int depth, 
   to->key_nodes = vl_arena_allocate(reading->arena, (size_t)(count + 1) * sizeof(YamlNode *));
   to->items = vl_arena_allocate(reading->arena, (size_t)(count + 1) * sizeof(YamlNode *));
   for (int32_t i = 0; i < count; i++) {
-    YamlNode *key;
+    YamlNode *key = NULL;
     VL_TRY(convert(reading, pairs[i].key, depth + 1, &key));
     if (key->kind != YAML_TEXT) return vl_yaml_error(key, "a key must be plain text");
     if (vl_yaml_get(to, key->text)) return vl_yaml_error(key, "key \"%s\" is here twice", key->text);

@@ -22,8 +22,8 @@ static Status parse(const char *value, bool *segments, int32_t *count) {
 
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   (void)recipe;
-  bool segments;
-  int32_t count;
+  bool segments = false;
+  int32_t count = 0;
   VL_TRY(parse(value, &segments, &count));
   if (program && program->graph->block_count == 0) {
     return vl_error(VL_UNSUPPORTED, "checkpoint: %s has no blocks to cut between", program->graph->name);
@@ -51,8 +51,8 @@ static bool read_outside(const Graph *graph, const Node *node) {
 
 /* by block (1-based): its segment, 0 for the last one */
 static Status segment_of_blocks(int32_t blocks, const char *value, int32_t *segment_of) {
-  bool segments, clamped;
-  int32_t wanted, count = 0;
+  bool segments = false, clamped = false;
+  int32_t wanted = 0, count = 0;
   VL_TRY(parse(value, &segments, &wanted));
   int32_t *sizes = vl_allocate((size_t)blocks * sizeof *sizes);
   Status status = segments ? vl_partition_segments(blocks, wanted, sizes, &count, &clamped)
