@@ -128,3 +128,10 @@ void vl_cell_normalize(CellSpec *spec) {
   const Case *of = vl_case_find(spec->case_name);
   if (of) snprintf(spec->case_name, sizeof spec->case_name, "%s", of->name);
 }
+
+void vl_settings_text(const CellSpec *spec, char text[VL_SETTINGS_BYTES]) {
+  size_t used = 0;
+  text[0] = '\0';
+  for (int32_t i = 0; i < spec->setting_count; i++)
+    used += (size_t)snprintf(text + used, VL_SETTINGS_BYTES - used, "%s%s", i ? " " : "", spec->settings[i]);
+}

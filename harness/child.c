@@ -11,8 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
 static const int64_t longest_death_ns = INT64_C(10) * 1000 * 1000 * 1000;
 enum { LARGEST_MESSAGE = 1 << 30 };
 

@@ -1,6 +1,7 @@
 /* The table of columns: every value of a record, its name, unit, type and where it comes from. A new value is
  * one line here. */
 #include "harness/columns.h"
+#include "harness/cell_json.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -83,12 +84,8 @@ static json_t *skip_reason(const CellView *view, const Column *column, const cha
 
 static json_t *settings_text(const CellView *view, const Column *column, const char **reason) {
   (void)column;
-  char text[VL_MAX_SETTINGS * (VL_NAME_BYTES + 1) + 1] = "";
-  const CellSpec *spec = &view->cell->spec;
-  for (int32_t i = 0; i < spec->setting_count; i++) {
-    if (i) strcat(text, " ");
-    strcat(text, spec->settings[i]);
-  }
+  char text[VL_SETTINGS_BYTES];
+  vl_settings_text(&view->cell->spec, text);
   *reason = "the case's own";
   return *text ? vl_json_text(text) : NULL;
 }

@@ -72,7 +72,7 @@ void vl_h5_start(H5Writer *writer) {
 }
 
 Status vl_h5_finish(H5Writer *writer, const char *path) {
-  Status status = vl_ok();
+  Status status;
   ssize_t bytes = -1;
   void *image = NULL;
   if (!writer->failed && H5Fflush(writer->file, H5F_SCOPE_GLOBAL) >= 0)

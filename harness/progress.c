@@ -1,6 +1,8 @@
 #include "harness/progress.h"
+#include "harness/cell_json.h"
 #include "harness/options.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,24 +11,21 @@ static int kind_of(const SuiteCell *cell) { return strcmp(cell->spec.device, "pl
 
 void vl_cell_label(const SuiteCell *cell, char *label, size_t size) {
   const CellSpec *spec = &cell->spec;
-  char batch[48] = "", settings[VL_MAX_SETTINGS * (VL_NAME_BYTES + 1) + 1] = "", capacity[48] = "";
+  char batch[48] = "", settings[VL_SETTINGS_BYTES], capacity[48] = "";
   int64_t accumulate = 1;
   Status status = vl_recipe_accumulate(spec->recipe, &accumulate);
   if (status.code != VL_OK) accumulate = 1; /* such a recipe never gets this far */
-  for (int32_t i = 0; i < spec->setting_count; i++) {
-    strcat(settings, " ");
-    strcat(settings, spec->settings[i]);
-  }
+  vl_settings_text(spec, settings);
   if (cell->max_batch)
     snprintf(batch, sizeof batch, "largest batch");
   else
-    snprintf(batch, sizeof batch, "batch %lld", (long long)(spec->micro_batch * accumulate));
+    snprintf(batch, sizeof batch, "batch %" PRId64, spec->micro_batch * accumulate);
   if (spec->capacity_bytes > 0) {
     char bytes[32];
     vl_format_bytes(spec->capacity_bytes, bytes, sizeof bytes);
     snprintf(capacity, sizeof capacity, " in %s", bytes);
   }
-  snprintf(label, size, "%s%s%s %s%s %s%s%s %s", spec->case_name, settings,
+  snprintf(label, size, "%s%s%s%s %s%s %s%s%s %s", spec->case_name, *settings ? " " : "", settings,
            spec->inference ? " inference" : "", batch, capacity, spec->device, *spec->profile ? ":" : "",
            spec->profile, *spec->recipe ? spec->recipe : "baseline");
 }
@@ -69,7 +68,7 @@ void vl_progress_begin(Progress *progress, const SuiteCell *cell) {
 void vl_progress_step(void *context, int32_t step, int32_t total) {
   const Progress *progress = context;
   if (progress->quiet || !progress->terminal) return;
-  fprintf(stderr, "\r\033[K[%lld/%lld] %s", (long long)(progress->done + 1), (long long)progress->total,
+  fprintf(stderr, "\r\033[K[%" PRId64 "/%" PRId64 "] %s", progress->done + 1, progress->total,
           progress->label);
   if (total > 0) fprintf(stderr, ", step %d of %d", step, total);
   print_left(progress);

@@ -102,29 +102,33 @@ static Status take_line(Store *store, const char *text, size_t length, int64_t n
   return vl_error(VL_INVALID, "%s:%lld: damaged line: %s", path, (long long)number, status.message);
 }
 
-static Status read_text(const char *path, char **text, size_t *size) {
+/* NULL, with the status, when it cannot be read; free() it. */
+static char *read_text(const char *path, size_t *size, Status *status) {
   FILE *file = fopen(path, "rb");
-  if (!file) return vl_error(VL_INVALID, "%s: %s", path, strerror(errno));
-  size_t room = (size_t)1 << 16;
-  *text = vl_allocate(room);
   *size = 0;
-  for (size_t got; (got = fread(*text + *size, 1, room - *size, file)) > 0;) {
+  *status = file ? vl_ok() : vl_error(VL_INVALID, "%s: %s", path, strerror(errno));
+  if (!file) return NULL;
+  size_t room = (size_t)1 << 16;
+  char *text = vl_allocate(room);
+  for (size_t got; (got = fread(text + *size, 1, room - *size, file)) > 0;) {
     *size += got;
-    if (*size == room) *text = vl_reallocate(*text, room *= 2);
+    if (*size == room) text = vl_reallocate(text, room *= 2);
   }
   bool failed = ferror(file);
   fclose(file);
-  if (!failed) return vl_ok();
-  free(*text);
-  return vl_error(VL_ENVIRONMENT, "%s: cannot be read", path);
+  if (!failed) return text;
+  *status = vl_error(VL_ENVIRONMENT, "%s: cannot be read", path);
+  free(text);
+  return NULL;
 }
 
 static Status read_journal(Store *store) {
-  char path[PATH_MAX], *text = NULL;
-  size_t size = 0;
+  char path[PATH_MAX];
+  size_t size;
+  Status status;
   VL_TRY(join(store->directory, journal_name, path));
-  VL_TRY(read_text(path, &text, &size));
-  Status status = vl_ok();
+  char *text = read_text(path, &size, &status);
+  if (!text) return status;
   size_t start = 0;
   for (int64_t number = 1; status.code == VL_OK; number++) {
     const char *end = memchr(text + start, '\n', size - start);

@@ -55,13 +55,13 @@ static Status convert_map(Reading *reading, const yaml_node_t *from, int depth, 
 
 static Status convert(Reading *reading, int id, int depth, YamlNode **result) {
   const yaml_node_t *from = yaml_document_get_node(reading->document, id);
+  YamlNode *to = vl_arena_allocate(reading->arena, sizeof *to);
+  *result = to;
   if (depth > DEEPEST) return error_at(reading->file, from->start_mark, "nested too deep");
   if (++reading->nodes > MOST_NODES) return error_at(reading->file, from->start_mark, "too many values");
-  YamlNode *to = vl_arena_allocate(reading->arena, sizeof *to);
   to->file = reading->file;
   to->line = (int32_t)from->start_mark.line + 1;
   to->column = (int32_t)from->start_mark.column + 1;
-  *result = to;
   switch (from->type) {
   case YAML_SEQUENCE_NODE: return convert_list(reading, from, depth, to);
   case YAML_MAPPING_NODE: return convert_map(reading, from, depth, to);
