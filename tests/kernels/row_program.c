@@ -1,0 +1,110 @@
+/* Makes a row of the table a program with values. */
+#include "tests/kernels/rows.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool has_gradient(OperandKind kind) {
+  return kind == OPERAND_ACTIVATION || kind == OPERAND_WEIGHT || kind == OPERAND_F32;
+}
+
+static DType dtype_of(OperandKind kind, DType run) {
+  switch (kind) {
+  case OPERAND_F32:
+  case OPERAND_STATE: return DTYPE_F32;
+  case OPERAND_COUNTER: return DTYPE_I64;
+  case OPERAND_LABELS: return DTYPE_I32;
+  default: return run;
+  }
+}
+
+static Role role_of(const OpRow *row, OperandKind kind) {
+  if (kind == OPERAND_STATE || kind == OPERAND_COUNTER) return ROLE_STATISTIC;
+  return !row->no_gradient && has_gradient(kind) ? ROLE_PARAMETER : ROLE_INPUT;
+}
+
+static int32_t add_operands(const OpRow *row, DType dtype, Graph *graph, Tensor **tensors) {
+  int32_t count = 0;
+  for (; count < 6 && row->operands[count].kind != OPERAND_END; count++) {
+    const Operand *operand = &row->operands[count];
+    int32_t rank = 0;
+    while (rank < VL_MAX_DIMS && operand->shape[rank] > 0)
+      rank++;
+    char name[16];
+    snprintf(name, sizeof name, "operand%d", count);
+    tensors[count] = vl_graph_tensor(graph, name, role_of(row, operand->kind), dtype_of(operand->kind, dtype),
+                                     rank, operand->shape);
+  }
+  return count;
+}
+
+/* The loss: y times a random tensor, summed, so that every element of y has a gradient of its own. */
+static Status add_loss(Graph *graph, Tensor *y, Tensor **loss) {
+  *loss = y;
+  if (y->rank == 0) return vl_ok();
+  Tensor *weights = vl_graph_tensor(graph, "weights", ROLE_INPUT, y->dtype, y->rank, y->shape),
+         *product = NULL;
+  VL_TRY(vl_apply(graph, "mul", NULL, (Tensor *[]){y, weights}, 2, &product));
+  OpParams all = {.axis_count = y->rank, .dtype = DTYPE_F32};
+  for (int32_t i = 0; i < y->rank; i++)
+    all.axes[i] = i;
+  return vl_apply(graph, "sum", &all, &product, 1, loss);
+}
+
+static Status build_row(const OpRow *row, DType dtype, Program *program) {
+  Graph *graph = program->graph;
+  Tensor *operands[7] = {NULL}, *y = NULL;
+  vl_graph_set_scope(graph, "%s (%s)", row->op, row->what);
+  int32_t count = add_operands(row, dtype, graph, operands);
+  OpRow changed = *row;
+  if (row->dtype_of_run) changed.params.dtype = dtype;
+  if (row->build) {
+    VL_TRY(row->build(graph, &changed, operands, &y));
+  } else {
+    VL_TRY(vl_apply(graph, row->op, &changed.params, operands, count, &y));
+  }
+  if (row->no_gradient) return vl_ok();
+  VL_TRY(add_loss(graph, y, &program->loss));
+  program->training = true;
+  return vl_program_differentiate(program);
+}
+
+static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t seed) {
+  const double bound = sqrt(3.0);
+  for (int32_t i = 0; i < evaluation->graph->storage_count; i++) {
+    const Storage *storage = evaluation->graph->storages[i];
+    int32_t operand = -1;
+    sscanf(storage->name, "operand%d", &operand);
+    bool drawn = strncmp(storage->name, "operand", 7) == 0 && storage->role != ROLE_GRADIENT;
+    if (drawn && row->operands[operand].kind == OPERAND_COUNTER) {
+      evaluation->values[storage->id][0] = 41.0;
+    } else if (drawn && row->operands[operand].values == VALUES_CLASSES) {
+      evaluation_draw_whole(evaluation, storage, seed, row->operands[operand].count);
+    } else if (drawn && row->operands[operand].values == VALUES_POSITIVE) {
+      evaluation_draw(evaluation, storage, seed, 1.0, 0.75);
+    } else if (drawn || strcmp(storage->name, "weights") == 0) {
+      evaluation_draw(evaluation, storage, seed, 0.0, bound);
+    }
+  }
+}
+
+Status row_program_create(const OpRow *row, DType dtype, bool weight_gradient_first, uint64_t seed,
+                          RowProgram *made) {
+  *made = (RowProgram){0};
+  vl_program_init(&made->program, vl_graph_create(row->op));
+  made->program.weight_gradient_first = weight_gradient_first;
+  Status status = build_row(row, dtype, &made->program);
+  if (status.code != VL_OK) {
+    row_program_destroy(made);
+    return status;
+  }
+  made->evaluation = evaluation_create(made->program.graph);
+  made->evaluation->context = (LaunchContext){.seed = seed, .step = 2, .first_sample = 5};
+  draw_operands(row, made->evaluation, seed);
+  return vl_ok();
+}
+
+void row_program_destroy(RowProgram *made) {
+  evaluation_destroy(&made->evaluation);
+  vl_program_destroy(&made->program);
+}

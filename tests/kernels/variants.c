@@ -1,0 +1,140 @@
+/* The ways to run a node: combinations of layouts that the device resolves, and outputs over inputs. */
+#include "tests/kernels/trial.h"
+#include <stdio.h>
+#include <string.h>
+
+static bool same_variant(const Node *node, const Variant *a, const Variant *b) {
+  bool same = a->inplace == b->inplace;
+  for (int32_t i = 0; i < node->input_count; i++) {
+    same = same && (!node->inputs[i] || a->inputs[i] == b->inputs[i]);
+  }
+  for (int32_t k = 0; k < node->output_count; k++) {
+    same = same && (!node->outputs[k] || a->outputs[k] == b->outputs[k]);
+  }
+  return same;
+}
+
+/* Keeps a variant if it is new. */
+static Status keep_variant(const Node *node, const Variant *variant, Variants *variants) {
+  for (int32_t i = 0; i < variants->count; i++) {
+    if (same_variant(node, &variants->list[i], variant)) return vl_ok();
+  }
+  if (variants->count == MAX_VARIANTS) return vl_error(VL_INTERNAL, "more than %d variants", MAX_VARIANTS);
+  variants->list[variants->count++] = *variant;
+  return vl_ok();
+}
+
+/* Resolves layouts the way the engine does. An output the device leaves open (a cast may) is what its first
+ * reader wants: it is tried in every layout of its rank. */
+static Status add_variant(const Subject *subject, const Node *node, Variant variant, Variants *variants) {
+  VL_TRY(subject->device->interface->choose_layouts(subject->device, node, variant.inputs, variant.outputs));
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (variant.inputs[i] == LAYOUT_ANY) variant.inputs[i] = LAYOUT_PLAIN;
+  }
+  int32_t open = -1;
+  for (int32_t k = 0; k < node->output_count; k++) {
+    if (variant.outputs[k] != LAYOUT_ANY || !node->outputs[k]) continue;
+    variant.outputs[k] = LAYOUT_PLAIN;
+    open = k;
+  }
+  VL_TRY(keep_variant(node, &variant, variants));
+  for (int32_t l = 0; open >= 0 && l < subject->layout_count; l++) {
+    if (subject->ranks[l] != node->outputs[open]->rank) continue;
+    variant.outputs[open] = subject->layouts[l];
+    VL_TRY(keep_variant(node, &variant, variants));
+  }
+  return vl_ok();
+}
+
+static Variant uniform_variant(LayoutId inputs, LayoutId outputs) {
+  Variant variant = {.inplace = -1};
+  for (int32_t i = 0; i < VL_MAX_INPUTS; i++)
+    variant.inputs[i] = inputs;
+  for (int32_t k = 0; k < VL_MAX_OUTPUTS; k++)
+    variant.outputs[k] = outputs;
+  return variant;
+}
+
+/* Plain operands, free ones, and each layout of activations on all operands of its rank, or on one alone. */
+static Status find_operands(const Subject *subject, const Node *node, Variants *variants) {
+  VL_TRY(add_variant(subject, node, uniform_variant(LAYOUT_PLAIN, LAYOUT_ANY), variants));
+  VL_TRY(add_variant(subject, node, uniform_variant(LAYOUT_ANY, LAYOUT_ANY), variants));
+  for (int32_t l = 0; l < subject->layout_count; l++) {
+    for (int32_t only = -1; only < node->input_count; only++) {
+      Variant variant = uniform_variant(LAYOUT_PLAIN, LAYOUT_ANY);
+      bool any = false;
+      for (int32_t i = 0; i < node->input_count; i++) {
+        const Tensor *tensor = node->inputs[i];
+        bool activation =
+            tensor && tensor->rank == subject->ranks[l] && tensor->storage->role != ROLE_PARAMETER;
+        if (!activation) {
+          if (tensor && tensor->storage->role == ROLE_PARAMETER && tensor->rank > 1)
+            variant.inputs[i] = LAYOUT_ANY;
+          continue;
+        }
+        if (only >= 0 && only != i) continue;
+        variant.inputs[i] = subject->layouts[l];
+        any = true;
+      }
+      if (any) VL_TRY(add_variant(subject, node, variant, variants));
+    }
+  }
+  return vl_ok();
+}
+
+/* A copy is asked for by the layout of its output. */
+static Status find_copies(const Subject *subject, const Node *node, Variants *variants) {
+  for (int32_t from = -1; from < subject->layout_count; from++) {
+    for (int32_t to = -1; to < subject->layout_count; to++) {
+      int32_t rank = node->inputs[0]->rank;
+      if ((from >= 0 && subject->ranks[from] != rank) || (to >= 0 && subject->ranks[to] != rank)) continue;
+      Variant variant = uniform_variant(from < 0 ? LAYOUT_PLAIN : subject->layouts[from],
+                                        to < 0 ? LAYOUT_PLAIN : subject->layouts[to]);
+      VL_TRY(add_variant(subject, node, variant, variants));
+    }
+  }
+  return vl_ok();
+}
+
+/* Adds the in-place forms of the variants found so far. */
+static void add_inplace(const Node *node, Variants *variants) {
+  int32_t count = variants->count;
+  const Tensor *y = node->outputs[0];
+  for (int32_t v = 0; v < count; v++) {
+    for (int32_t i = 0; y && i < node->input_count; i++) {
+      const Tensor *x = node->inputs[i];
+      if (!(node->op->inplace >> i & 1U) || !x || variants->count == MAX_VARIANTS) continue;
+      if (!vl_tensor_same_shape(x, y) || x->dtype != y->dtype) continue;
+      Variant variant = variants->list[v];
+      if (variant.inputs[i] != variant.outputs[0]) continue;
+      variant.inplace = i;
+      variants->list[variants->count++] = variant;
+    }
+  }
+}
+
+void variant_describe(const Subject *subject, const Node *node, const Variant *variant, char *text,
+                      size_t size) {
+  size_t used = 0;
+  for (int32_t i = 0; i < node->input_count + node->output_count && used < size; i++) {
+    bool input = i < node->input_count;
+    const Tensor *tensor = input ? node->inputs[i] : node->outputs[i - node->input_count];
+    LayoutId layout = input ? variant->inputs[i] : variant->outputs[i - node->input_count];
+    const char *name = tensor ? subject->device->interface->layout_name(subject->device, layout) : "-";
+    used += (size_t)snprintf(text + used, size - used, "%s%s",
+                             i == node->input_count ? " -> "
+                             : i                    ? " "
+                                                    : "",
+                             name);
+  }
+  if (variant->inplace >= 0 && used < size)
+    snprintf(text + used, size - used, " over input %d", variant->inplace);
+}
+
+Status variants_find(const Subject *subject, const Node *node, Variants *variants) {
+  bool copies = strcmp(node->op->name, "copy") == 0 || strcmp(node->op->name, "cast") == 0;
+  if (copies) VL_TRY(find_copies(subject, node, variants));
+  VL_TRY(find_operands(subject, node, variants));
+  add_inplace(node, variants);
+  return vl_ok();
+}
