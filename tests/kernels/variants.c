@@ -55,28 +55,37 @@ static Variant uniform_variant(LayoutId inputs, LayoutId outputs) {
   return variant;
 }
 
-/* Plain operands, free ones, and each layout of activations on all operands of its rank, or on one alone. */
+/* A convolution's weights, which have layouts of their own. */
+static bool is_weight(const Node *node, int32_t input) {
+  bool reads_weights =
+      strcmp(node->op->name, "conv") == 0 || strcmp(node->op->name, "conv_backward_data") == 0;
+  return reads_weights && input == 1;
+}
+
+/* The layout on all operands of its rank, or with `only` >= 0 on that one; false when nothing takes it. */
+static bool set_layout(const Subject *subject, const Node *node, int32_t l, int32_t only, Variant *variant) {
+  bool any = false;
+  for (int32_t i = 0; i < node->input_count; i++) {
+    const Tensor *tensor = node->inputs[i];
+    if (!tensor || (only >= 0 && only != i)) continue;
+    if (is_weight(node, i)) {
+      variant->inputs[i] = LAYOUT_ANY;
+    } else if (tensor->rank == subject->ranks[l]) {
+      variant->inputs[i] = subject->layouts[l];
+      any = true;
+    }
+  }
+  return any;
+}
+
+/* Plain operands, free ones, and each layout of activations. */
 static Status find_operands(const Subject *subject, const Node *node, Variants *variants) {
   VL_TRY(add_variant(subject, node, uniform_variant(LAYOUT_PLAIN, LAYOUT_ANY), variants));
   VL_TRY(add_variant(subject, node, uniform_variant(LAYOUT_ANY, LAYOUT_ANY), variants));
   for (int32_t l = 0; l < subject->layout_count; l++) {
     for (int32_t only = -1; only < node->input_count; only++) {
       Variant variant = uniform_variant(LAYOUT_PLAIN, LAYOUT_ANY);
-      bool any = false;
-      for (int32_t i = 0; i < node->input_count; i++) {
-        const Tensor *tensor = node->inputs[i];
-        bool activation =
-            tensor && tensor->rank == subject->ranks[l] && tensor->storage->role != ROLE_PARAMETER;
-        if (!activation) {
-          if (tensor && tensor->storage->role == ROLE_PARAMETER && tensor->rank > 1)
-            variant.inputs[i] = LAYOUT_ANY;
-          continue;
-        }
-        if (only >= 0 && only != i) continue;
-        variant.inputs[i] = subject->layouts[l];
-        any = true;
-      }
-      if (any) VL_TRY(add_variant(subject, node, variant, variants));
+      if (set_layout(subject, node, l, only, &variant)) VL_TRY(add_variant(subject, node, variant, variants));
     }
   }
   return vl_ok();
