@@ -241,6 +241,8 @@ static const Column table[] = {
     {"cell_key", "cell_key", "", COLUMN_TEXT, "hash of what was asked; one row a key", cell_key, 0, 0},
     {"kind", "kind", "", COLUMN_TEXT, "cell: one run; max-batch: a search under a capacity", kind, 0, 0},
     {"suite", "suite", "", COLUMN_TEXT, "suite it belongs to", suite_unknown, 0, 0},
+    {"suite_sha256", "suite_sha256", "", COLUMN_TEXT, "hash of the suite's file when it ran", suite_unknown,
+     0, 0},
     {"status", "status", "", COLUMN_TEXT, "ok, oom, diverged, timeout, crashed, unsupported or skipped",
      from_result, RESULT(status)},
     {"error", "error", "", COLUMN_TEXT, "why, when the status is not ok", error_text, RESULT(error)},

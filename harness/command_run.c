@@ -274,7 +274,7 @@ static Status run_cells(const RunCommand *command, const Suite *suite, int *exit
   Status status = command->output || command->resume ? vl_ok() : vl_mark_latest(suite->name, directory);
   SuiteRunOptions options = {.quiet = command->quiet, .rerun_failed = command->failed};
   if (status.code == VL_OK) {
-    status = vl_suite_run(suite->cells, suite->cell_count, suite->name, store, &options, &counts);
+    status = vl_suite_run(suite, store, &options, &counts);
     status = finish_suite(command, suite, store, &counts, status);
     *exit_code = counts.failed > 0 ? 1 : counts.skipped > 0 && counts.skipped == counts.cells ? 77 : 0;
   }

@@ -150,6 +150,7 @@ Status vl_yaml_error(const YamlNode *node, const char *format, ...)
 typedef struct Suite {
   Arena *arena;
   const char *name, *title, *help, *path;
+  char sha256[65];  /* of the file, in hexadecimal; each cell stores it */
   SuiteCell *cells; /* expanded, checked, each key once */
   int64_t cell_count;
 } Suite;

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -322,6 +323,25 @@ static Status find_file(const char *path_or_name, char *path, size_t size) {
                   path_or_name, *known ? known : "none");
 }
 
+/* Reads the file a second time: which bytes were parsed does not matter as long as nobody edits it meanwhile.
+ */
+static Status hash_file(const char *path, char hexadecimal[65]) {
+  unsigned char block[4096], digest[EVP_MAX_MD_SIZE];
+  unsigned bytes = 0;
+  FILE *file = fopen(path, "rb");
+  EVP_MD_CTX *context = EVP_MD_CTX_new();
+  bool good = file && context && EVP_DigestInit_ex(context, EVP_sha256(), NULL);
+  for (size_t got; good && (got = fread(block, 1, sizeof block, file)) > 0;)
+    good = EVP_DigestUpdate(context, block, got);
+  good = good && !ferror(file) && EVP_DigestFinal_ex(context, digest, &bytes);
+  EVP_MD_CTX_free(context);
+  if (file) fclose(file);
+  if (!good) return vl_error(VL_ENVIRONMENT, "%s: cannot be hashed", path);
+  for (unsigned i = 0; i < bytes; i++)
+    snprintf(hexadecimal + (size_t)2 * i, 3, "%02x", digest[i]);
+  return vl_ok();
+}
+
 static Status load_into(Suite *suite, const char *path_or_name) {
   char path[PATH_MAX];
   const YamlNode *root;
@@ -329,6 +349,7 @@ static Status load_into(Suite *suite, const char *path_or_name) {
   suite->path = vl_arena_copy_text(suite->arena, path);
   VL_TRY(vl_yaml_load(path, suite->arena, &root));
   VL_TRY(read_head(root, suite));
+  VL_TRY(hash_file(path, suite->sha256));
   Expansion expansion = {.suite = suite, .seen = json_object()};
   Status status = expand(root, &expansion);
   json_decref(expansion.seen);

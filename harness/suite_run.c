@@ -122,12 +122,15 @@ static Status run_or_skip(Runner *runner, const SuiteCell *cell, json_t **record
   return vl_ok();
 }
 
-static void name_suite(json_t *record, const char *suite) {
-  json_object_set_new(record, "suite", json_string(suite));
-  json_object_del(json_object_get(record, "null_reasons"), "suite");
+static void name_suite(json_t *record, const Suite *suite) {
+  json_t *reasons = json_object_get(record, "null_reasons");
+  json_object_set_new(record, "suite", json_string(suite->name));
+  json_object_set_new(record, "suite_sha256", json_string(suite->sha256));
+  json_object_del(reasons, "suite");
+  json_object_del(reasons, "suite_sha256");
 }
 
-static Status run_and_store(Runner *runner, const SuiteCell *cell, const char *suite, Store *store,
+static Status run_and_store(Runner *runner, const SuiteCell *cell, const Suite *suite, Store *store,
                             Progress *progress) {
   json_t *record;
   TimelineEvent *events;
@@ -152,8 +155,10 @@ static void count_cells(const SuiteCell *cells, int64_t count, const Store *stor
   }
 }
 
-Status vl_suite_run(const SuiteCell *cells, int64_t count, const char *suite, Store *store,
-                    const SuiteRunOptions *options, SuiteRunCounts *counts) {
+Status vl_suite_run(const Suite *suite, Store *store, const SuiteRunOptions *options,
+                    SuiteRunCounts *counts) {
+  const SuiteCell *cells = suite->cells;
+  int64_t count = suite->cell_count;
   Progress progress;
   Runner *runner;
   *counts = (SuiteRunCounts){.cells = count};

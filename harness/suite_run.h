@@ -18,8 +18,8 @@ typedef struct SuiteRunCounts {
 
 /* Runs what the store does not have yet. VL_INTERRUPTED: stopped on request, everything finished is stored.
  */
-Status vl_suite_run(const SuiteCell *cells, int64_t count, const char *suite, Store *store,
-                    const SuiteRunOptions *options, SuiteRunCounts *counts) VL_CHECKED;
+Status vl_suite_run(const Suite *suite, Store *store, const SuiteRunOptions *options,
+                    SuiteRunCounts *counts) VL_CHECKED;
 
 /* Whether the cell would fit into this machine's memory now; when not, the reason, in bytes. Plans it first.
  */

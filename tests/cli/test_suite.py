@@ -1,5 +1,6 @@
 """Suites into stores, with cells that do as they are told."""
 
+import hashlib
 import unittest
 
 from program import ProgramTest, main, strict_json
@@ -26,6 +27,8 @@ class Suites(ProgramTest):
         self.assertTrue((latest / "results.h5").exists())
         head, first = self.journal("vramlab-results/latest")[:2]
         self.assertEqual((head["suite"], first["suite"]), ("six", "six"))
+        content = (self.folder / "suite.yaml").read_bytes()
+        self.assertEqual(first["suite_sha256"], hashlib.sha256(content).hexdigest())
         self.assertRegex(head["command_line"], "^vramlab run ./suite.yaml -q$")
 
     def test_resumed_suites_have_one_row_a_cell_i10(self):
