@@ -21,7 +21,7 @@ static int64_t view_elements(const ChannelView *view) {
 
 /* ---- Statistics ------------------------------------------------------------------------------------------
  * Of d = x - shift, where shift is the mean of the channel's first points (64 at most): mean = shift + E d,
- * var = E d^2 - (E d)^2. Lanes are summed in f32 for at most 256 values, four at a time as a tree where there
+ * var = E d^2 - (E d)^2. Lanes are summed in f32 for at most 128 values, four at a time as a tree where there
  * are enough, so that fewer than 128 roundings touch a value; the rest is in double, thread after thread.
  * With u = 2^-24 the errors are at most mean: u |mean| + 128 u E|d|      var: 130 u (var + (mean - shift)^2)
  * + u var */

@@ -366,7 +366,7 @@ static int64_t blocks_at_a_time(const Kernel *kernel, const ChannelView *view) {
       element_bytes += vl_dtype_bytes(tensor->dtype, 1);
   }
   int64_t block_bytes = view->n * view->spatial * view->block * element_bytes;
-  int64_t budget_bytes = INT64_C(2) << 20;
+  int64_t budget_bytes = INT64_C(4) << 20; /* measured: 1 to 8 MiB differ little, none or all cost 10 % */
   int64_t fits = budget_bytes / block_bytes;
   return fits < 1 ? 1 : fits < rounds ? fits : rounds;
 }

@@ -1,314 +1,349 @@
 /* Pooling: maximum with the index of the winner, average with counted padding, and their gradients.
  *
- * A point holds `block` channels that are contiguous (one in the plain layout), and goes through a window as
- * groups of 16 lanes. Gradients gather: each input point adds, in the order of the output points, what the
- * windows that cover it give back. So every element is written once, by one thread, and the order of a sum is
- * fixed. */
+ * The side that is written is made tile by tile: some points along the width with their `block` contiguous
+ * channels (one in the plain layout). For each offset in the window one pass runs over the tile's points,
+ * which lie in steps of the stride on the large side and side by side on the small one. Gradients gather:
+ * what an input point gets from the windows over it is added in a fixed order, and every element is written
+ * once, by one thread. */
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
 #include <omp.h>
 
-enum { GROUP = 16 /* lanes a loop takes at a time */ };
-
-/* Positions along one dimension. */
-typedef struct Places {
-  int32_t begin, end;
-} Places;
+enum { GROUP = 16 /* lanes of the usual layout: a constant makes their loop one instruction */ };
 
 /* Depth, height, width; dimensions that are missing have size 1. The large side is pooled to the small one.
  */
 typedef struct PoolShape {
   ChannelView large, small;
   int64_t large_size[3], small_size[3], kernel[3], stride[3], padding[3];
-  Places *window[3];   /* of a small place: the offsets in its window that lie inside the large side */
-  Places *covering[3]; /* of a large place: the small places whose windows hold it */
 } PoolShape;
+
+typedef enum Kind { MAXIMUM, AVERAGE, MAXIMUM_BACKWARD, AVERAGE_BACKWARD } Kind;
 
 /* One launch: sides, and the index that max_pool writes and its gradient reads. */
 typedef struct Pool {
   const PoolShape *shape;
+  Kind kind;
   VectorArray large, small;
   uint8_t *offsets; /* within the window; NULL when places are kept, or for averages */
   int64_t *places;  /* within the plane of the large side */
 } Pool;
 
-/* A point of the side that is written: where its lanes start, and its place in depth, height and width. */
-typedef struct Point {
-  int64_t plane; /* sample * channel_blocks + channel block */
-  int64_t at[3];
-  int64_t lane; /* first of the group */
-  int64_t real; /* lanes of the block that are channels, the others being padding */
-} Point;
+static bool is_forward(Kind kind) { return kind == MAXIMUM || kind == AVERAGE; }
 
-/* ---- Elements -------------------------------------------------------------------------------------------- */
+/* ---- Passes ------------------------------------------------------------------------------------------------
+ * One offset of the window over `points` points of a tile, `lanes` each. */
 
-VECTOR_INLINE float load(const void *address, int64_t i, bool bf16) {
-  if (!bf16) return ((const float *)address)[i];
-  return vector_float_of_bits((uint32_t)((const uint16_t *)address)[i] << 16);
+typedef struct Pass {
+  float *to; /* of the tile; the first point's first lane */
+  const void *from;
+  bool bf16;                  /* type of from */
+  int64_t to_step, from_step; /* elements from point to point */
+  int64_t points, lanes;
+  /* Which place this is: of the first point, and how it grows. */
+  int64_t code, code_step;
+} Pass;
+
+VECTOR_INLINE void add_pass(const Pass *pass, int64_t lanes, bool bf16) {
+  for (int64_t i = 0; i < pass->points; i++) {
+    float *to = pass->to + i * pass->to_step;
+    int64_t from = i * pass->from_step;
+#pragma omp simd
+    for (int64_t l = 0; l < lanes; l++)
+      to[l] += vector_load(pass->from, from + l, bf16);
+  }
 }
 
-VECTOR_INLINE int64_t plane_place(const int64_t size[3], int64_t d, int64_t h, int64_t w) {
+VECTOR_CLONES
+static void add(const Pass *pass) {
+  if (pass->lanes == GROUP && pass->bf16)
+    add_pass(pass, GROUP, true);
+  else if (pass->lanes == GROUP)
+    add_pass(pass, GROUP, false);
+  else if (pass->bf16)
+    add_pass(pass, pass->lanes, true);
+  else
+    add_pass(pass, pass->lanes, false);
+}
+
+/* The first maximum; a NaN before all, the last if there are several: as in PyTorch. */
+VECTOR_INLINE void maximum_pass(const Pass *pass, int32_t *codes, int64_t lanes, bool bf16) {
+  for (int64_t i = 0; i < pass->points; i++) {
+    float *best = pass->to + i * pass->to_step;
+    int32_t *code = codes + i * pass->to_step, here = (int32_t)(pass->code + i * pass->code_step);
+    int64_t from = i * pass->from_step;
+#pragma omp simd
+    for (int64_t l = 0; l < lanes; l++) {
+      float value = vector_load(pass->from, from + l, bf16);
+      int32_t take = (int32_t)(value > best[l]) | (int32_t)(value != value); /* without a branch */
+      best[l] = take ? value : best[l];
+      code[l] = take ? here : code[l];
+    }
+  }
+}
+
+VECTOR_CLONES
+static void maximum(const Pass *pass, int32_t *codes) {
+  if (pass->lanes == GROUP && pass->bf16)
+    maximum_pass(pass, codes, GROUP, true);
+  else if (pass->lanes == GROUP)
+    maximum_pass(pass, codes, GROUP, false);
+  else if (pass->bf16)
+    maximum_pass(pass, codes, pass->lanes, true);
+  else
+    maximum_pass(pass, codes, pass->lanes, false);
+}
+
+/* Adds where the index says that this place won. */
+VECTOR_INLINE void add_where_pass(const Pass *pass, const uint8_t *offsets, const int64_t *places,
+                                  int64_t lanes, bool bf16) {
+  for (int64_t i = 0; i < pass->points; i++) {
+    float *to = pass->to + i * pass->to_step;
+    int64_t from = i * pass->from_step, place = pass->code + i * pass->code_step;
+    int32_t offset = (int32_t)place;
+#pragma omp simd
+    for (int64_t l = 0; l < lanes; l++) {
+      float value = vector_load(pass->from, from + l, bf16);
+      bool won = offsets != NULL ? (int32_t)offsets[from + l] == offset : places[from + l] == place;
+      to[l] += won ? value : 0.0F;
+    }
+  }
+}
+
+VECTOR_INLINE void add_where_index(const Pass *pass, const uint8_t *offsets, const int64_t *places,
+                                   int64_t lanes, bool bf16) {
+  if (offsets != NULL)
+    add_where_pass(pass, offsets, NULL, lanes, bf16);
+  else
+    add_where_pass(pass, NULL, places, lanes, bf16);
+}
+
+VECTOR_CLONES
+static void add_where(const Pass *pass, const uint8_t *offsets, const int64_t *places) {
+  if (pass->lanes == GROUP && pass->bf16)
+    add_where_index(pass, offsets, places, GROUP, true);
+  else if (pass->lanes == GROUP)
+    add_where_index(pass, offsets, places, GROUP, false);
+  else if (pass->bf16)
+    add_where_index(pass, offsets, places, pass->lanes, true);
+  else
+    add_where_index(pass, offsets, places, pass->lanes, false);
+}
+
+/* ---- Geometry ------------------------------------------------------------------------------------------------ */
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The offsets in the window of small place `at` that lie inside the large side. */
+static Range inside(const PoolShape *shape, int d, int64_t at) {
+  int64_t first = at * shape->stride[d] - shape->padding[d];
+  return (Range){larger(0, -first), smaller(shape->kernel[d], shape->large_size[d] - first)};
+}
+
+/* The small places whose windows hold large place `at`. */
+static Range covering(const PoolShape *shape, int d, int64_t at) {
+  int64_t from = at + shape->padding[d], stride = shape->stride[d];
+  int64_t begin = from < shape->kernel[d] ? 0 : (from - shape->kernel[d]) / stride + 1;
+  return (Range){begin, smaller(shape->small_size[d], from / stride + 1)};
+}
+
+/* The small places within `small` along the width whose offset k lies within `large`. */
+static Range meeting(const PoolShape *shape, int64_t k, Range small, Range large) {
+  int64_t stride = shape->stride[2], shift = shape->padding[2] - k;
+  int64_t from = large.begin + shift, last = large.end - 1 + shift;
+  if (last < 0) return (Range){0, 0};
+  int64_t begin = larger(small.begin, from > 0 ? (from + stride - 1) / stride : 0);
+  return (Range){begin, larger(begin, smaller(small.end, last / stride + 1))};
+}
+
+static int64_t place_in(const int64_t size[3], int64_t d, int64_t h, int64_t w) {
   return (d * size[1] + h) * size[2] + w;
 }
 
-/* The element of a side where a point's lanes start, given its place in the plane. */
-VECTOR_INLINE int64_t element_of(const ChannelView *view, const Point *point, int64_t place) {
-  return (point->plane * view->spatial + place) * view->block + point->lane;
-}
+/* ---- Tiles of the written side ------------------------------------------------------------------------------- */
 
-/* ---- Forward ---------------------------------------------------------------------------------------------- */
-
-/* The first maximum, and NaN before all, as in PyTorch. */
-VECTOR_INLINE void maximum(const Pool *pool, const Point *point, int64_t lanes, bool bf16, float *result,
-                           int32_t *index) {
-  const PoolShape *shape = pool->shape;
-  const int64_t *at = point->at, *stride = shape->stride, *padding = shape->padding;
-  Places d = shape->window[0][at[0]], h = shape->window[1][at[1]], w = shape->window[2][at[2]];
-  for (int64_t l = 0; l < lanes; l++) {
-    result[l] = -INFINITY;
-    index[l] = 0;
-  }
-  bool first = true;
-  for (int64_t i = d.begin; i < d.end; i++)
-    for (int64_t j = h.begin; j < h.end; j++)
-      for (int64_t k = w.begin; k < w.end; k++) {
-        int64_t place = plane_place(shape->large_size, at[0] * stride[0] - padding[0] + i,
-                                    at[1] * stride[1] - padding[1] + j, at[2] * stride[2] - padding[2] + k);
-        int32_t code = (int32_t)(pool->places != NULL ? place : plane_place(shape->kernel, i, j, k));
-        int64_t from = element_of(&shape->large, point, place);
-#pragma omp simd
-        for (int64_t l = 0; l < lanes; l++) {
-          float value = load(pool->large.address, from + l, bf16);
-          bool take = first || value > result[l] || value != value;
-          result[l] = take ? value : result[l];
-          index[l] = take ? code : index[l];
-        }
-        first = false;
-      }
-}
-
-VECTOR_INLINE void window_sum(const Pool *pool, const Point *point, int64_t lanes, bool bf16, float *result) {
-  const PoolShape *shape = pool->shape;
-  const int64_t *at = point->at, *stride = shape->stride, *padding = shape->padding;
-  Places d = shape->window[0][at[0]], h = shape->window[1][at[1]], w = shape->window[2][at[2]];
-  for (int64_t l = 0; l < lanes; l++)
-    result[l] = 0.0F;
-  for (int64_t i = d.begin; i < d.end; i++)
-    for (int64_t j = h.begin; j < h.end; j++)
-      for (int64_t k = w.begin; k < w.end; k++) {
-        int64_t place = plane_place(shape->large_size, at[0] * stride[0] - padding[0] + i,
-                                    at[1] * stride[1] - padding[1] + j, at[2] * stride[2] - padding[2] + k);
-        int64_t from = element_of(&shape->large, point, place);
-#pragma omp simd
-        for (int64_t l = 0; l < lanes; l++)
-          result[l] += load(pool->large.address, from + l, bf16);
-      }
-}
-
-/* ---- Backward --------------------------------------------------------------------------------------------- */
-
-/* The gradients of the windows whose maximum this point was. */
-VECTOR_INLINE void gather_maximum(const Pool *pool, const Point *point, int64_t lanes, bool bf16,
-                                  float *result) {
-  const PoolShape *shape = pool->shape;
-  const int64_t *at = point->at, *stride = shape->stride, *padding = shape->padding;
-  Places d = shape->covering[0][at[0]], h = shape->covering[1][at[1]], w = shape->covering[2][at[2]];
-  int64_t here = plane_place(shape->large_size, at[0], at[1], at[2]);
-  for (int64_t l = 0; l < lanes; l++)
-    result[l] = 0.0F;
-  for (int64_t i = d.begin; i < d.end; i++)
-    for (int64_t j = h.begin; j < h.end; j++)
-      for (int64_t k = w.begin; k < w.end; k++) {
-        int64_t from = element_of(&shape->small, point, plane_place(shape->small_size, i, j, k));
-        int64_t offset = plane_place(shape->kernel, at[0] + padding[0] - i * stride[0],
-                                     at[1] + padding[1] - j * stride[1], at[2] + padding[2] - k * stride[2]);
-        if (pool->offsets != NULL) {
-#pragma omp simd
-          for (int64_t l = 0; l < lanes; l++)
-            result[l] +=
-                pool->offsets[from + l] == (uint8_t)offset ? load(pool->small.address, from + l, bf16) : 0.0F;
-        } else {
-#pragma omp simd
-          for (int64_t l = 0; l < lanes; l++)
-            result[l] += pool->places[from + l] == here ? load(pool->small.address, from + l, bf16) : 0.0F;
-        }
-      }
-}
-
-VECTOR_INLINE void gather_sum(const Pool *pool, const Point *point, int64_t lanes, bool bf16, float *result) {
-  const PoolShape *shape = pool->shape;
-  const int64_t *at = point->at;
-  Places d = shape->covering[0][at[0]], h = shape->covering[1][at[1]], w = shape->covering[2][at[2]];
-  for (int64_t l = 0; l < lanes; l++)
-    result[l] = 0.0F;
-  for (int64_t i = d.begin; i < d.end; i++)
-    for (int64_t j = h.begin; j < h.end; j++)
-      for (int64_t k = w.begin; k < w.end; k++) {
-        int64_t from = element_of(&shape->small, point, plane_place(shape->small_size, i, j, k));
-#pragma omp simd
-        for (int64_t l = 0; l < lanes; l++)
-          result[l] += load(pool->small.address, from + l, bf16);
-      }
-}
-
-/* ---- Rows of the written side ------------------------------------------------------------------------------- */
-
-typedef enum Kind { MAXIMUM, AVERAGE, MAXIMUM_BACKWARD, AVERAGE_BACKWARD } Kind;
-
-static bool is_forward(Kind kind) { return kind == MAXIMUM || kind == AVERAGE; }
-
-/* Zero in the padding. */
-VECTOR_INLINE void write_index(const Pool *pool, const Point *point, int64_t to, const int32_t *index,
-                               int64_t lanes) {
-  int64_t real = point->real - point->lane;
-  for (int64_t l = 0; pool->places != NULL && l < lanes; l++)
-    pool->places[to + l] = l < real ? index[l] : 0;
-  for (int64_t l = 0; pool->offsets != NULL && l < lanes; l++)
-    pool->offsets[to + l] = (uint8_t)(l < real ? index[l] : 0);
-}
-
-/* One group of lanes of one point; `to` is its first element on the written side. */
-VECTOR_INLINE void point_lanes(const Pool *pool, Kind kind, const Point *point, int64_t lanes, bool bf16,
-                               int64_t to, float *result) {
-  const int64_t *kernel = pool->shape->kernel;
-  float count = (float)(kernel[0] * kernel[1] * kernel[2]);
-  int32_t index[GROUP];
-  if (kind == MAXIMUM) {
-    maximum(pool, point, lanes, bf16, result, index);
-    write_index(pool, point, to, index, lanes);
-  } else if (kind == MAXIMUM_BACKWARD) {
-    gather_maximum(pool, point, lanes, bf16, result);
-  } else {
-    if (kind == AVERAGE)
-      window_sum(pool, point, lanes, bf16, result);
-    else
-      gather_sum(pool, point, lanes, bf16, result);
-    for (int64_t l = 0; l < lanes; l++)
-      result[l] /= count;
-  }
-}
-
-/* A run of points along the width, and of lanes of each; all lanes unless it is one point. */
-typedef struct Run {
+/* Points along the width of one row, and lanes of each: all of them unless it is one point. */
+typedef struct Tile {
+  int64_t plane, depth, height;
   Range points, lanes;
-} Run;
+  float *values;  /* [point][lane] */
+  int32_t *codes; /* [point][lane], for MAXIMUM */
+} Tile;
 
-/* Computes a run; `point` is the row's start and `to` the run's first element. */
-VECTOR_INLINE void run_points(const Pool *pool, Kind kind, Point point, Run run, bool bf16, int64_t to,
-                              float *result) {
-  int64_t lanes = run.lanes.end - run.lanes.begin;
-  for (int64_t w = run.points.begin; w < run.points.end; w++) {
-    point.at[2] = w;
-    int64_t whole = lanes - lanes % GROUP, first = (w - run.points.begin) * lanes, i = 0;
-    for (; i < whole; i += GROUP) { /* a constant number of lanes needs no loop */
-      point.lane = run.lanes.begin + i;
-      point_lanes(pool, kind, &point, GROUP, bf16, to + first + i, result + first + i);
+static int64_t tile_lanes(const Tile *tile) { return tile->lanes.end - tile->lanes.begin; }
+
+/* The pass of offset k along the width, between a row of the large side and one of the small side. */
+static void run_pass(const Pool *pool, const Tile *tile, const int64_t small_row[2],
+                     const int64_t large_row[2], int64_t k) {
+  const PoolShape *shape = pool->shape;
+  bool forward = is_forward(pool->kind);
+  Range small = {0, shape->small_size[2]}, large = {0, shape->large_size[2]};
+  if (forward)
+    small = tile->points;
+  else
+    large = tile->points;
+  Range meet = meeting(shape, k, small, large);
+  if (meet.begin == meet.end) return;
+  int64_t lanes = tile_lanes(tile), stride = shape->stride[2],
+          w = meet.begin * stride - shape->padding[2] + k;
+  int64_t small_place = place_in(shape->small_size, small_row[0], small_row[1], meet.begin);
+  int64_t large_place = place_in(shape->large_size, large_row[0], large_row[1], w);
+  int64_t small_at =
+      (tile->plane * shape->small.spatial + small_place) * shape->small.block + tile->lanes.begin;
+  int64_t large_at =
+      (tile->plane * shape->large.spatial + large_place) * shape->large.block + tile->lanes.begin;
+  VectorArray from = forward ? pool->large : pool->small;
+  int64_t to_at = (forward ? meet.begin : w) - tile->points.begin;
+  Pass pass = {.to = tile->values + to_at * lanes,
+               .from = vector_at(from, forward ? large_at : small_at),
+               .bf16 = from.dtype == DTYPE_BF16,
+               .to_step = forward ? lanes : lanes * stride,
+               .from_step = forward ? shape->large.block * stride : shape->small.block,
+               .points = meet.end - meet.begin,
+               .lanes = lanes};
+  if (pool->places != NULL) {
+    pass.code = large_place;
+    pass.code_step = stride;
+  } else {
+    pass.code = place_in(shape->kernel, large_row[0] - small_row[0] * shape->stride[0] + shape->padding[0],
+                         large_row[1] - small_row[1] * shape->stride[1] + shape->padding[1], k);
+  }
+  if (pool->kind == MAXIMUM)
+    maximum(&pass, tile->codes + to_at * lanes);
+  else if (pool->kind == MAXIMUM_BACKWARD)
+    add_where(&pass, pool->offsets != NULL ? pool->offsets + small_at : NULL,
+              pool->places != NULL ? pool->places + small_at : NULL);
+  else
+    add(&pass);
+}
+
+static void forward_passes(const Pool *pool, const Tile *tile) {
+  const PoolShape *shape = pool->shape;
+  const int64_t small_row[2] = {tile->depth, tile->height};
+  Range d = inside(shape, 0, tile->depth), h = inside(shape, 1, tile->height);
+  for (int64_t i = d.begin; i < d.end; i++)
+    for (int64_t j = h.begin; j < h.end; j++) {
+      const int64_t large_row[2] = {tile->depth * shape->stride[0] - shape->padding[0] + i,
+                                    tile->height * shape->stride[1] - shape->padding[1] + j};
+      for (int64_t k = 0; k < shape->kernel[2]; k++)
+        run_pass(pool, tile, small_row, large_row, k);
     }
-    point.lane = run.lanes.begin + i;
-    if (lanes - whole == 1)
-      point_lanes(pool, kind, &point, 1, bf16, to + first + i, result + first + i);
-    else if (lanes > whole)
-      point_lanes(pool, kind, &point, lanes - whole, bf16, to + first + i, result + first + i);
+}
+
+static void backward_passes(const Pool *pool, const Tile *tile) {
+  const PoolShape *shape = pool->shape;
+  const int64_t large_row[2] = {tile->depth, tile->height};
+  Range d = covering(shape, 0, tile->depth), h = covering(shape, 1, tile->height);
+  for (int64_t i = d.begin; i < d.end; i++)
+    for (int64_t j = h.begin; j < h.end; j++) {
+      const int64_t small_row[2] = {i, j};
+      for (int64_t k = 0; k < shape->kernel[2]; k++)
+        run_pass(pool, tile, small_row, large_row, k);
+    }
+}
+
+VECTOR_CLONES
+static void fill_values(float *values, float value, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    values[i] = value;
+}
+
+VECTOR_CLONES
+static void divide(float *values, float divisor, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    values[i] /= divisor;
+}
+
+/* Before anything is larger than -infinity, the first place inside is the maximum's. */
+static void first_codes(const Pool *pool, const Tile *tile) {
+  const PoolShape *shape = pool->shape;
+  int64_t lanes = tile_lanes(tile);
+  Range d = inside(shape, 0, tile->depth), h = inside(shape, 1, tile->height);
+  for (int64_t w = tile->points.begin; w < tile->points.end; w++) {
+    Range k = inside(shape, 2, w);
+    int64_t code = place_in(shape->kernel, d.begin, h.begin, k.begin);
+    if (pool->places != NULL)
+      code = place_in(shape->large_size, tile->depth * shape->stride[0] - shape->padding[0] + d.begin,
+                      tile->height * shape->stride[1] - shape->padding[1] + h.begin,
+                      w * shape->stride[2] - shape->padding[2] + k.begin);
+    for (int64_t l = 0; l < lanes; l++)
+      tile->codes[(w - tile->points.begin) * lanes + l] = (int32_t)code;
   }
 }
 
-typedef void RunFunction(const Pool *pool, Point point, Run run, int64_t to, float *result);
-
 VECTOR_CLONES
-static void maximum_run(const Pool *pool, Point point, Run run, int64_t to, float *result) {
-  if (pool->large.dtype == DTYPE_BF16)
-    run_points(pool, MAXIMUM, point, run, true, to, result);
-  else
-    run_points(pool, MAXIMUM, point, run, false, to, result);
+static void narrow_codes(uint8_t *to, const int32_t *codes, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    to[i] = (uint8_t)codes[i];
 }
 
-VECTOR_CLONES
-static void average_run(const Pool *pool, Point point, Run run, int64_t to, float *result) {
-  if (pool->large.dtype == DTYPE_BF16)
-    run_points(pool, AVERAGE, point, run, true, to, result);
-  else
-    run_points(pool, AVERAGE, point, run, false, to, result);
+/* The index of a tile that starts at element `to`; zero in the padding of the channels. */
+static void write_codes(const Pool *pool, const Tile *tile, int64_t to) {
+  const ChannelView *view = &pool->shape->small;
+  int64_t lanes = tile_lanes(tile), points = tile->points.end - tile->points.begin;
+  int64_t real = view->channels - tile->plane % view->channel_blocks * view->block - tile->lanes.begin;
+  for (int64_t i = 0; real < lanes && i < points; i++)
+    memset(tile->codes + i * lanes + real, 0, (size_t)(lanes - real) * sizeof *tile->codes);
+  if (pool->offsets != NULL) narrow_codes(pool->offsets + to, tile->codes, points * lanes);
+  for (int64_t i = 0; pool->places != NULL && i < points * lanes; i++)
+    pool->places[to + i] = tile->codes[i];
 }
 
-VECTOR_CLONES
-static void maximum_backward_run(const Pool *pool, Point point, Run run, int64_t to, float *result) {
-  if (pool->small.dtype == DTYPE_BF16)
-    run_points(pool, MAXIMUM_BACKWARD, point, run, true, to, result);
+static void pool_tile(const Pool *pool, const Tile *tile, int64_t to) {
+  const int64_t *kernel = pool->shape->kernel;
+  int64_t count = (tile->points.end - tile->points.begin) * tile_lanes(tile);
+  fill_values(tile->values, pool->kind == MAXIMUM ? -INFINITY : 0.0F, count);
+  if (pool->kind == MAXIMUM) first_codes(pool, tile);
+  if (is_forward(pool->kind))
+    forward_passes(pool, tile);
   else
-    run_points(pool, MAXIMUM_BACKWARD, point, run, false, to, result);
+    backward_passes(pool, tile);
+  if (pool->kind == AVERAGE || pool->kind == AVERAGE_BACKWARD)
+    divide(tile->values, (float)(kernel[0] * kernel[1] * kernel[2]), count);
+  if (pool->kind == MAXIMUM) write_codes(pool, tile, to);
+  vector_write(is_forward(pool->kind) ? pool->small : pool->large, to, count, tile->values);
 }
-
-VECTOR_CLONES
-static void average_backward_run(const Pool *pool, Point point, Run run, int64_t to, float *result) {
-  if (pool->small.dtype == DTYPE_BF16)
-    run_points(pool, AVERAGE_BACKWARD, point, run, true, to, result);
-  else
-    run_points(pool, AVERAGE_BACKWARD, point, run, false, to, result);
-}
-
-static RunFunction *const run_functions[] = {
-    [MAXIMUM] = maximum_run,
-    [AVERAGE] = average_run,
-    [MAXIMUM_BACKWARD] = maximum_backward_run,
-    [AVERAGE_BACKWARD] = average_backward_run,
-};
 
 /* Row `row` of the written side: sample, channel block, depth, height, in the order of memory. */
-static void pool_row(const Pool *pool, Kind kind, int64_t row) {
-  _Alignas(64) float result[VECTOR_TILE];
+static void pool_row(const Pool *pool, int64_t row) {
+  _Alignas(64) float values[VECTOR_TILE];
+  _Alignas(64) int32_t codes[VECTOR_TILE];
   const PoolShape *shape = pool->shape;
-  const ChannelView *view = is_forward(kind) ? &shape->small : &shape->large;
-  const int64_t *size = is_forward(kind) ? shape->small_size : shape->large_size;
-  VectorArray written = is_forward(kind) ? pool->small : pool->large;
-  Point point = {.plane = row / (size[0] * size[1]), .at = {row / size[1] % size[0], row % size[1], 0}};
-  int64_t real = view->channels - point.plane % view->channel_blocks * view->block;
-  point.real = real < view->block ? real : view->block;
-  int64_t block = view->block, points = block < VECTOR_TILE ? VECTOR_TILE / block : 1;
-  int64_t step = block < VECTOR_TILE ? block : VECTOR_TILE;
+  bool forward = is_forward(pool->kind);
+  int64_t block = forward ? shape->small.block : shape->large.block;
+  const int64_t *size = forward ? shape->small_size : shape->large_size;
+  int64_t points = larger(1, VECTOR_TILE / block), lanes = smaller(block, VECTOR_TILE);
+  Tile tile = {.plane = row / (size[0] * size[1]),
+               .depth = row / size[1] % size[0],
+               .height = row % size[1],
+               .values = values,
+               .codes = codes};
   for (int64_t w = 0; w < size[2]; w += points)
-    for (int64_t lane = 0; lane < block; lane += step) {
-      Run run = {{w, w + points < size[2] ? w + points : size[2]},
-                 {lane, lane + step < block ? lane + step : block}};
-      int64_t to = (row * size[2] + w) * block + lane;
-      float *target = vector_target(written, to, result);
-      run_functions[kind](pool, point, run, to, target);
-      vector_write(written, to, (run.points.end - w) * (run.lanes.end - lane), target);
+    for (int64_t lane = 0; lane < block; lane += lanes) {
+      tile.points = (Range){w, smaller(w + points, size[2])};
+      tile.lanes = (Range){lane, smaller(lane + lanes, block)};
+      pool_tile(pool, &tile, (row * size[2] + w) * block + lane);
     }
 }
 
-static void pool_all(const Kernel *kernel, const Pool *pool, Kind kind) {
-  const ChannelView *view = is_forward(kind) ? &pool->shape->small : &pool->shape->large;
-  const int64_t *size = is_forward(kind) ? pool->shape->small_size : pool->shape->large_size;
+static void pool_all(const Kernel *kernel, const Pool *pool) {
+  const ChannelView *large = &pool->shape->large;
+  const ChannelView *view = is_forward(pool->kind) ? &pool->shape->small : large;
+  const int64_t *size = is_forward(pool->kind) ? pool->shape->small_size : pool->shape->large_size;
   int64_t rows = view->n * view->channel_blocks * size[0] * size[1];
-  int32_t wanted = vector_threads(kernel, vector_channels(&pool->shape->large) * pool->shape->large.spatial *
-                                              pool->shape->large.n);
+  int32_t wanted = vector_threads(kernel, large->n * large->spatial * vector_channels(large));
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
   {
     Range share = vector_share(rows, omp_get_num_threads(), omp_get_thread_num());
     for (int64_t row = share.begin; row < share.end; row++)
-      pool_row(pool, kind, row);
+      pool_row(pool, row);
   }
 }
 
 /* ---- The ops ------------------------------------------------------------------------------------------------ */
-
-static void fill_places(PoolShape *shape, Places *places) {
-  for (int d = 0; d < 3; d++) {
-    int64_t kernel = shape->kernel[d], stride = shape->stride[d], padding = shape->padding[d];
-    shape->window[d] = places;
-    for (int64_t i = 0; i < shape->small_size[d]; i++) {
-      int64_t first = i * stride - padding, end = shape->large_size[d] - first;
-      *places++ = (Places){(int32_t)(first < 0 ? -first : 0), (int32_t)(end < kernel ? end : kernel)};
-    }
-    shape->covering[d] = places;
-    for (int64_t i = 0; i < shape->large_size[d]; i++) {
-      int64_t from = i + padding, end = from / stride + 1;
-      *places++ = (Places){(int32_t)(from < kernel ? 0 : (from - kernel) / stride + 1),
-                           (int32_t)(end < shape->small_size[d] ? end : shape->small_size[d])};
-    }
-  }
-}
 
 static Status prepare(CpuDevice *device, Kernel *kernel, bool forward) {
   const OpParams *params = &kernel->node->params;
@@ -322,7 +357,6 @@ static Status prepare(CpuDevice *device, Kernel *kernel, bool forward) {
                     cpu_layout_name(device, kernel->outputs[0]));
   PoolShape shape = {.large = forward ? in : out, .small = forward ? out : in};
   const Tensor *large = forward ? input : output, *small = forward ? output : input;
-  int64_t places = 0;
   for (int32_t d = 0; d < 3; d++) {
     int32_t i = d - (5 - large->rank); /* the tensor's spatial dimension; negative: missing */
     shape.large_size[d] = i < 0 ? 1 : large->shape[2 + i];
@@ -330,11 +364,9 @@ static Status prepare(CpuDevice *device, Kernel *kernel, bool forward) {
     shape.kernel[d] = i < 0 ? 1 : params->kernel[i];
     shape.stride[d] = i < 0 ? 1 : params->stride[i];
     shape.padding[d] = i < 0 ? 0 : params->padding[i];
-    places += shape.large_size[d] + shape.small_size[d];
   }
-  PoolShape *kept = vl_allocate(sizeof *kept + (size_t)places * sizeof(Places));
+  PoolShape *kept = vl_allocate(sizeof *kept);
   *kept = shape;
-  fill_places(kept, (Places *)(kept + 1));
   kernel->data = kept;
   return vl_ok();
 }
@@ -366,10 +398,11 @@ static Status max_launch(const Kernel *kernel, const uintptr_t *inputs, const ui
   (void)workspace;
   (void)context;
   Pool pool = {.shape = kernel->data,
+               .kind = MAXIMUM,
                .large = vector_input(kernel, inputs, 0),
                .small = vector_output(kernel, outputs, 0)};
   if (kernel->node->outputs[1] != NULL) take_index(&pool, kernel->node->outputs[1], outputs[1]);
-  pool_all(kernel, &pool, MAXIMUM);
+  pool_all(kernel, &pool);
   return vl_ok();
 }
 
@@ -378,10 +411,11 @@ static Status max_backward_launch(const Kernel *kernel, const uintptr_t *inputs,
   (void)workspace;
   (void)context;
   Pool pool = {.shape = kernel->data,
+               .kind = MAXIMUM_BACKWARD,
                .large = vector_output(kernel, outputs, 0),
                .small = vector_input(kernel, inputs, 0)};
   take_index(&pool, kernel->node->inputs[1], inputs[1]);
-  pool_all(kernel, &pool, MAXIMUM_BACKWARD);
+  pool_all(kernel, &pool);
   return vl_ok();
 }
 
@@ -390,9 +424,10 @@ static Status average_launch(const Kernel *kernel, const uintptr_t *inputs, cons
   (void)workspace;
   (void)context;
   Pool pool = {.shape = kernel->data,
+               .kind = AVERAGE,
                .large = vector_input(kernel, inputs, 0),
                .small = vector_output(kernel, outputs, 0)};
-  pool_all(kernel, &pool, AVERAGE);
+  pool_all(kernel, &pool);
   return vl_ok();
 }
 
@@ -401,9 +436,10 @@ static Status average_backward_launch(const Kernel *kernel, const uintptr_t *inp
   (void)workspace;
   (void)context;
   Pool pool = {.shape = kernel->data,
+               .kind = AVERAGE_BACKWARD,
                .large = vector_output(kernel, outputs, 0),
                .small = vector_input(kernel, inputs, 0)};
-  pool_all(kernel, &pool, AVERAGE_BACKWARD);
+  pool_all(kernel, &pool);
   return vl_ok();
 }
 

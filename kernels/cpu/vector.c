@@ -3,9 +3,6 @@
 
 #include <omp.h>
 #include <string.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 /* ---- Tiles -------------------------------------------------------------------------------------------- */
 
@@ -46,57 +43,14 @@ const float *vector_read(VectorArray array, int64_t offset, int64_t count, float
 }
 
 float *vector_target(VectorArray array, int64_t offset, float *buffer) {
-  return array.dtype == DTYPE_F32 && !array.stream ? (float *)array.address + offset : buffer;
-}
-
-/* Copies without reading the destination's cache lines. */
-static void stream_bytes(char *to, const char *from, int64_t bytes) {
-#if defined(__SSE2__)
-  if ((uintptr_t)to % 64 == 0) {
-    int64_t whole = bytes - bytes % 64;
-    for (int64_t i = 0; i < whole; i += 64) {
-      __m128i a = _mm_loadu_si128((const __m128i *)(const void *)(from + i));
-      __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + i + 16));
-      __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + i + 32));
-      __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + i + 48));
-      _mm_stream_si128((__m128i *)(void *)(to + i), a);
-      _mm_stream_si128((__m128i *)(void *)(to + i + 16), b);
-      _mm_stream_si128((__m128i *)(void *)(to + i + 32), c);
-      _mm_stream_si128((__m128i *)(void *)(to + i + 48), d);
-    }
-    to += whole;
-    from += whole;
-    bytes -= whole;
-  }
-#endif
-  memcpy(to, from, (size_t)bytes);
+  return array.dtype == DTYPE_F32 ? (float *)array.address + offset : buffer;
 }
 
 void vector_write(VectorArray array, int64_t offset, int64_t count, const float *from) {
-  if (array.dtype == DTYPE_F32) {
-    float *to = (float *)array.address + offset;
-    if (array.stream)
-      stream_bytes((char *)to, (const char *)from, count * 4);
-    else if (to != from)
-      memcpy(to, from, (size_t)count * 4);
-    return;
-  }
-  uint16_t *to = (uint16_t *)array.address + offset;
-  if (!array.stream) {
-    bf16_from_f32(to, from, count);
-    return;
-  }
-  _Alignas(64) uint16_t rounded[VECTOR_TILE];
-  bf16_from_f32(rounded, from, count);
-  stream_bytes((char *)to, (const char *)rounded, count * 2);
-}
-
-void vector_write_end(VectorArray array) {
-#if defined(__SSE2__)
-  if (array.stream) _mm_sfence();
-#else
-  (void)array;
-#endif
+  if (array.dtype == DTYPE_BF16)
+    bf16_from_f32((uint16_t *)array.address + offset, from, count);
+  else if ((float *)array.address + offset != from)
+    memcpy((float *)array.address + offset, from, (size_t)count * sizeof *from);
 }
 
 /* ---- Threads and element-wise ops ---------------------------------------------------------------------- */
@@ -117,7 +71,6 @@ static void map_part(VectorFunction *function, float parameter, VectorArray y, V
     function(to, from_a, from_b, count, parameter);
     vector_write(y, i, count, to);
   }
-  vector_write_end(y);
 }
 
 void vector_map(const Kernel *kernel, VectorFunction *function, float parameter, VectorArray y, VectorArray a,

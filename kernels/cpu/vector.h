@@ -42,8 +42,7 @@ enum {
   VECTOR_TILE = 1024,
   VECTOR_SPAN = 4096, /* elements of a tile that needs no buffer: long enough to keep the memory busy */
   VECTOR_LANES = 32,  /* elements a loop takes at a time: a 64-byte register of bf16, two of f32 */
-  VECTOR_RUN = 64 /* values a lane adds in f32 before its sum goes to double; the last tile may bring it to
-                     just under twice as many */
+  VECTOR_RUN = 64     /* values after which a lane's f32 sum goes to double; a last tile may make them 128 */
 };
 
 /* Elements rounded up so that what follows starts in a cache line of its own. */
@@ -57,7 +56,6 @@ static inline int64_t vector_by_lines(int64_t elements) {
 typedef struct VectorArray {
   void *address;
   DType dtype;
-  bool stream; /* written past the caches: it exceeds them, and is not read before it has left them */
 } VectorArray;
 
 /* An input or output of a node; address NULL when it is absent. */
@@ -89,8 +87,6 @@ static inline void *vector_at(VectorArray array, int64_t i) {
 /* Where to compute the elements from offset: in place, or buffer; vector_write then brings them home. */
 float *vector_target(VectorArray array, int64_t offset, float *buffer);
 void vector_write(VectorArray array, int64_t offset, int64_t count, const float *from);
-/* Makes streamed elements visible to other threads; to be called by the thread that wrote them. */
-void vector_write_end(VectorArray array);
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
 
