@@ -8,13 +8,13 @@
 typedef struct Split {
   hid_t images, labels;
   int64_t count;
+  bool bytes; /* images are u8 */
 } Split;
 
 struct DataSet {
   hid_t file;
   Split training, held_out;
   int64_t channels, size, classes;
-  bool bytes;     /* images are u8 */
   int64_t *order; /* of the current epoch */
   int64_t epoch;
 };
@@ -43,6 +43,35 @@ static int read_shape(hid_t dataset, hsize_t *shape, int capacity) {
   return rank;
 }
 
+static Status check_types(Split *split, const char *path, const char *images, const char *labels) {
+  hid_t type = H5Dget_type(split->images), label_type = H5Dget_type(split->labels);
+  H5T_class_t class = H5Tget_class(type);
+  split->bytes = class == H5T_INTEGER && H5Tget_size(type) == 1 && H5Tget_sign(type) == H5T_SGN_NONE;
+  bool images_fit = split->bytes || class == H5T_FLOAT, labels_fit = H5Tget_class(label_type) == H5T_INTEGER;
+  H5Tclose(type);
+  H5Tclose(label_type);
+  if (!images_fit)
+    return vl_error(VL_INVALID, "%s: '%s' must hold u8 or floating-point numbers", path, images);
+  if (!labels_fit) return vl_error(VL_INVALID, "%s: '%s' must hold whole numbers", path, labels);
+  return vl_ok();
+}
+
+/* All of them now: a bad one must not end an epoch that has begun. */
+static Status check_labels(const DataSet *data, const Split *split, const char *path, const char *name) {
+  int64_t *values = vl_allocate((size_t)split->count * sizeof *values);
+  Status status = vl_ok();
+  if (H5Dread(split->labels, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) {
+    status = vl_error(VL_INVALID, "%s: '%s' cannot be read: the file is damaged", path, name);
+  }
+  for (int64_t i = 0; i < split->count && status.code == VL_OK; i++) {
+    if (values[i] >= 0 && values[i] < data->classes) continue;
+    status = vl_error(VL_INVALID, "%s: label %lld of '%s', at %lld, is not in [0, %lld) (--set classes=)",
+                      path, (long long)values[i], name, (long long)i, (long long)data->classes);
+  }
+  free(values);
+  return status;
+}
+
 static Status open_split(DataSet *data, const char *path, const char *images, const char *labels,
                          Split *split) {
   if (H5Lexists(data->file, images, H5P_DEFAULT) <= 0 || H5Lexists(data->file, labels, H5P_DEFAULT) <= 0) {
@@ -66,10 +95,8 @@ static Status open_split(DataSet *data, const char *path, const char *images, co
         (unsigned long long)shape[2]);
   }
   split->count = (int64_t)shape[0];
-  hid_t type = H5Dget_type(split->images);
-  data->bytes = H5Tget_class(type) == H5T_INTEGER;
-  H5Tclose(type);
-  return vl_ok();
+  VL_TRY(check_types(split, path, images, labels));
+  return check_labels(data, split, path, labels);
 }
 
 Status engine_data_open(const char *path, int64_t channels, int64_t size, int64_t classes, DataSet **out) {
@@ -129,12 +156,8 @@ static Status read_sample(const DataSet *data, const Split *split, int64_t at, f
   H5Sclose(memory_space);
   if (failed < 0)
     return vl_error(VL_ENVIRONMENT, "cannot read image %lld: the file is damaged", (long long)at);
-  if (*label < 0 || *label >= data->classes) {
-    return vl_error(VL_INVALID, "label %d of image %lld is not in [0, %lld) (--set classes=)", *label,
-                    (long long)at, (long long)data->classes);
-  }
   int64_t elements = data->channels * data->size * data->size;
-  for (int64_t i = 0; data->bytes && i < elements; i++)
+  for (int64_t i = 0; split->bytes && i < elements; i++)
     image[i] = image[i] / 127.5F - 1.0F;
   return vl_ok();
 }
