@@ -42,17 +42,23 @@ static bool decides(const Claim *claim, const json_t *record) {
 
 /* ---- Which device ---------------------------------------------------------------------------------------------- */
 
-/* Whether two cells are evidence of the same kind: same device and settings, and recipe where a rule looks at
- * recipes apart. */
+static bool same_text(const json_t *a, const json_t *b, const char *path) {
+  const char *left = vl_record_text(a, path), *right = vl_record_text(b, path);
+  return left == right || (left != NULL && right != NULL && strcmp(left, right) == 0);
+}
+
+/* Whether two cells are evidence of the same kind: same device; same settings unless the rule looks at them
+ * together; same recipe where it looks at recipes apart. */
 static bool belong_together(const Claim *claim, const json_t *a, const json_t *b) {
-  static const char *const paths[] = {"provenance", "device_name", "hardware",
-                                      "profile",    "settings",    "recipe"};
-  size_t compared = sizeof(paths) / sizeof(paths[0]) - (claim->rule->per_recipe ? 0 : 1);
-  for (size_t i = 0; i < compared; i++) {
-    const char *left = vl_record_text(a, paths[i]), *right = vl_record_text(b, paths[i]);
-    if (left != right && (left == NULL || right == NULL || strcmp(left, right) != 0)) return false;
-  }
-  return vl_record_flag(a, "inference") == vl_record_flag(b, "inference");
+  static const char *const devices[] = {"provenance", "device", "profile"};
+  for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++)
+    if (!same_text(a, b, devices[i])) return false;
+  /* A cell that was skipped or crashed does not know its hardware. */
+  bool known = vl_record_text(a, "hardware") != NULL && vl_record_text(b, "hardware") != NULL;
+  if (known && !same_text(a, b, "hardware")) return false;
+  if (claim->rule->per_recipe && !same_text(a, b, "recipe")) return false;
+  if (claim->rule->any_workload) return true;
+  return same_text(a, b, "settings") && vl_record_flag(a, "inference") == vl_record_flag(b, "inference");
 }
 
 static bool contains_word(const char *text, const char *word, size_t length) {
@@ -80,6 +86,7 @@ static bool is_in_setting(const char *setting, const json_t *record) {
 static void describe_scope(const Claim *claim, const json_t *record, Finding *finding) {
   const char *profile = vl_record_text(record, "profile"), *hardware = vl_record_text(record, "hardware");
   const char *name = vl_record_text(record, "device_name"), *settings = vl_record_text(record, "settings");
+  if (claim->rule->any_workload) settings = NULL;
   const char *where = profile != NULL ? profile : hardware != NULL ? hardware : name;
   snprintf(finding->scope, sizeof(finding->scope), "%s %s%s%s%s%s%s",
            finding->predicted ? "predicted for" : "measured on", where != NULL ? where : "an unnamed device",

@@ -100,6 +100,7 @@ typedef struct ClaimRule {
   const char *const *lists;   /* region keys with a list, NULL-terminated */
   int32_t list_length;        /* entries each list must have; 0: any */
   bool open_region;           /* other keys are kept for the suite to come */
+  bool any_workload;          /* settings, training and inference are looked at together */
   bool per_recipe;            /* recipes are findings of their own */
   /* NULL: decided without cells, as `verdict` and `why`. Writes verdict and numbers. */
   void (*decide)(const Claim *claim, const RecordSet *cells, Finding *finding);

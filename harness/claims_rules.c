@@ -281,38 +281,58 @@ static void category_share(const Claim *claim, const RecordSet *cells, Finding *
 
 /* ---- oom-phases and oom-parameter-share ------------------------------------------------------------------------------ */
 
-/* Where a cell ran out: forward, backward, update or setup, or "fragmentation" when the free bytes would have
- * sufficed in one piece. NULL: it did not. */
+/* Why a cell ran out. "optimizer": what did not fit is optimizer state, which PyTorch takes in its first
+ * optimizer step and this engine before the first step, or anything in the update. "fragmentation": what is
+ * not in use would have sufficed in one piece. Else the segment: forward, backward or setup. NULL: it did not
+ * run out. */
 static const char *phase_of(const json_t *record) {
   const char *status = vl_record_text(record, "status"), *error = vl_record_text(record, "error");
+  const char *segment = vl_record_text(record, "oom_segment");
   if (status == NULL || strcmp(status, "oom") != 0) return NULL;
+  if (error != NULL && strstr(error, " of optimizer '") != NULL) return "optimizer";
+  if (segment != NULL && strcmp(segment, "update") == 0) return "optimizer";
   if (error != NULL && strstr(error, "fragmented") != NULL) return "fragmentation";
-  return vl_record_text(record, "oom_segment");
+  return segment;
 }
 
-/* The cell with one sample fewer that ran, all else equal. */
-static const json_t *one_fewer(const RecordSet *cells, const json_t *failed) {
-  static const char *const same[] = {"case", "recipe", "settings", "device_name", "profile", "hardware"};
+/* What shows that the phase is the reason: the same cell with one sample fewer ran; for optimizer state,
+ * which does not depend on the batch, the same cell ran without training. */
+static const json_t *counterpart(const RecordSet *cells, const json_t *failed, const char *phase) {
+  static const char *const same[] = {"case", "settings", "device_name", "profile", "hardware", "recipe"};
+  bool untrained = strcmp(phase, "optimizer") == 0;
+  int64_t batch = vl_record_integer(failed, "micro_batch") - (untrained ? 0 : 1);
   for (int32_t i = 0; i < cells->count; i++) {
     const json_t *record = cells->records[i];
-    bool equal = is_ok(record);
+    bool equal = is_ok(record) && vl_record_flag(record, "inference") == untrained;
     for (size_t f = 0; f < sizeof(same) / sizeof(same[0]); f++)
       equal = equal && same_text(record, failed, same[f]);
     equal =
         equal && vl_record_integer(record, "capacity_bytes") == vl_record_integer(failed, "capacity_bytes");
-    if (equal && vl_record_integer(record, "micro_batch") + 1 == vl_record_integer(failed, "micro_batch"))
-      return record;
+    if (equal && vl_record_integer(record, "micro_batch") == batch) return record;
   }
   return NULL;
 }
 
-/* An update failure counts in the first step only: that is where optimizer state appears. */
+/* Optimizer state counts in the first step only. */
 static bool shows_phase(const RecordSet *cells, const json_t *record, const char *wanted) {
   const char *phase = phase_of(record);
-  if (phase == NULL || strcmp(phase, wanted) != 0 || one_fewer(cells, record) == NULL) return false;
+  if (phase == NULL || strcmp(phase, wanted) != 0 || vl_record_flag(record, "inference")) return false;
   int64_t steps = 0;
   free(vl_record_list(record, "losses", &steps));
-  return strcmp(wanted, "update") != 0 || steps <= 1;
+  if (strcmp(wanted, "optimizer") == 0 && steps > 1) return false;
+  return counterpart(cells, record, wanted) != NULL;
+}
+
+static void say_witness(const json_t *witness, const char *phase, Finding *finding) {
+  long long batch = (long long)vl_record_integer(witness, "micro_batch");
+  double capacity = (double)vl_record_integer(witness, "capacity_bytes") / 0x1p30;
+  if (strcmp(phase, "optimizer") == 0)
+    say(finding, "%.2f GiB holds batch %lld without training, not with it", capacity, batch);
+  else
+    say(finding, "%.2f GiB holds batch %lld, not %lld", capacity, batch - 1, batch);
+  say(finding, " (asked %.1f MiB, largest free %.1f MiB)",
+      (double)vl_record_integer(witness, "oom_request_bytes") / 0x1p20,
+      (double)vl_record_integer(witness, "oom_largest_free_bytes") / 0x1p20);
 }
 
 static void oom_phases(const Claim *claim, const RecordSet *cells, Finding *finding) {
@@ -324,16 +344,11 @@ static void oom_phases(const Claim *claim, const RecordSet *cells, Finding *find
     for (int32_t i = 0; i < cells->count && witness == NULL; i++)
       if (shows_phase(cells, cells->records[i], phase)) witness = cells->records[i];
     say(finding, "%s%s: ", p > 0 ? "; " : "", phase);
-    if (witness == NULL) {
-      say(finding, "no cell fails there with one sample more than fits");
-      continue;
-    }
-    shown++;
-    int64_t batch = vl_record_integer(witness, "micro_batch");
-    say(finding, "%.2f GiB holds batch %lld, not %lld (asked %.1f MiB, largest free %.1f MiB)",
-        (double)vl_record_integer(witness, "capacity_bytes") / 0x1p30, (long long)(batch - 1),
-        (long long)batch, (double)vl_record_integer(witness, "oom_request_bytes") / 0x1p20,
-        (double)vl_record_integer(witness, "oom_largest_free_bytes") / 0x1p20);
+    if (witness == NULL)
+      say(finding, "no cell fails for that reason while its counterpart runs");
+    else
+      say_witness(witness, phase, finding);
+    shown += witness != NULL;
   }
   finding->verdict = shown == phases->count ? VERDICT_SUPPORTED : VERDICT_UNDECIDED;
 }
@@ -398,8 +413,11 @@ static const ClaimRule rules[] = {
      .list_length = 1,
      .decide = category_slope_zero},
     {.name = "category-share", .numbers = share_numbers, .lists = share_lists, .decide = category_share},
-    {.name = "oom-phases", .lists = phase_lists, .decide = oom_phases},
-    {.name = "oom-parameter-share", .numbers = share_numbers, .decide = oom_parameter_share},
+    {.name = "oom-phases", .any_workload = true, .lists = phase_lists, .decide = oom_phases},
+    {.name = "oom-parameter-share",
+     .any_workload = true,
+     .numbers = share_numbers,
+     .decide = oom_parameter_share},
     {.name = "awaiting-suite",
      .open_region = true,
      .verdict = VERDICT_UNDECIDED,

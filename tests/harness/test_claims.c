@@ -340,8 +340,20 @@ static void four_places_of_failure(void **state) {
   oom_pair(&set, (int64_t)3 << 30, "backward", "fragmented: would suffice in one piece");
   decide(file, "oom-batch", &set, &verdict);
   assert_int_equal(verdict.verdict, VERDICT_UNDECIDED);
-  assert_non_null(strstr(verdict.numbers, "update: no cell fails there"));
-  oom_pair(&set, (int64_t)4 << 30, "update", "shortage");
+  assert_non_null(strstr(verdict.numbers, "optimizer: no cell fails for that reason"));
+  oom_pair(&set, (int64_t)4 << 30, "setup", "no room for 2.00 MiB of optimizer 'x'; fragmented");
+  decide(file, "oom-batch", &set, &verdict);
+  assert_int_equal(verdict.verdict,
+                   VERDICT_UNDECIDED); /* one sample fewer is no counterpart of optimizer state */
+  Synthetic untrained = {.suite = "oom",
+                         .recipe = "baseline",
+                         .preserves = "bitwise",
+                         .predicted = true,
+                         .batch = 5,
+                         .activation_bytes = 105e6,
+                         .capacity_bytes = (int64_t)4 << 30};
+  synthetic_add(&set, synthetic_record(&untrained));
+  json_object_set_new(set.owned[set.count - 1], "inference", json_true());
   decide(file, "oom-batch", &set, &verdict);
   assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
   assert_non_null(strstr(verdict.numbers, "1.00 GiB holds batch 4, not 5"));
