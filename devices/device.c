@@ -50,7 +50,7 @@ static Status open_module(const char *name, const char *needs, const DeviceOptio
                     VL_DEVICE_OPEN_SYMBOL);
   DeviceOpenFunction open_function;
   memcpy(&open_function, &symbol, sizeof open_function); /* ISO C knows no cast from object to function */
-  return open_function(options, device);
+  return open_function(vl_device_interface(), options, device);
 }
 
 static Status open_backend(const char *name, const DeviceOptions *options, Device **device) {

@@ -91,8 +91,17 @@ Status vl_device_open(const char *name, const DeviceOptions *options, Device **d
 /* Closes and sets to NULL; NULL is allowed. */
 void vl_device_close(Device **device);
 
-/* The symbol a module exports. */
-typedef Status (*DeviceOpenFunction)(const DeviceOptions *options, Device **device);
+/* Sizes of what crosses between program and module: a module built from other headers is refused, not run. */
+static inline uint64_t vl_device_interface(void) {
+  const size_t sizes[] = {
+      sizeof(Status), sizeof(Tensor),        sizeof(Storage),           sizeof(Node),
+      sizeof(Op),     sizeof(OpParams),      sizeof(LaunchContext),     sizeof(Backing),
+      DTYPE_COUNT,    sizeof(DeviceOptions), sizeof(DeviceDescription), sizeof(DeviceInterface)};
+  return vl_hash_bytes(vl_hash_start, sizes, sizeof sizes);
+}
+
+/* The symbol a module exports; VL_ENVIRONMENT when `version` is not its own vl_device_interface(). */
+typedef Status (*DeviceOpenFunction)(uint64_t version, const DeviceOptions *options, Device **device);
 #define VL_DEVICE_OPEN_SYMBOL "vl_module_device_open"
 
 /* Wraps the describe half of `inner` (taken over) and replaces the execute half: memory is numbers, a

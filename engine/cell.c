@@ -39,6 +39,7 @@ void vl_cell_spec_init(CellSpec *spec) {
 void vl_cell_result_clear(CellResult *result) {
   free(result->step_s);
   free(result->losses);
+  free(result->step_peak_bytes);
   free(result->timeline);
   memset(result, 0, sizeof *result);
 }
@@ -234,18 +235,20 @@ static void mark_segment(void *context, const Run *run, const Instance *instance
   cell->marks[cell->mark_count++] = (Mark){events, instance->node->segment};
 }
 
+static void raise_to(int64_t *highest, int64_t value) {
+  if (value > *highest) *highest = value;
+}
+
 /* Peaks since the last reset, into the warm-up or steady fields, and the overall ones where higher. */
 static void take_peaks(Cell *cell, bool steady) {
   CellResult *result = cell->result;
   MemoryStatistics statistics;
   vl_tracker_statistics(cell->tracker, &statistics);
   int64_t allocated = statistics.allocated.peak_bytes, reserved = statistics.reserved.peak_bytes;
-  *(steady ? &result->steady_peak_allocated_bytes : &result->warmup_peak_allocated_bytes) = allocated;
-  *(steady ? &result->steady_peak_reserved_bytes : &result->warmup_peak_reserved_bytes) = reserved;
-  if (statistics.requested.peak_bytes > result->peak_requested_bytes) {
-    result->peak_requested_bytes = statistics.requested.peak_bytes;
-  }
-  if (reserved > result->peak_reserved_bytes) result->peak_reserved_bytes = reserved;
+  raise_to(steady ? &result->steady_peak_allocated_bytes : &result->warmup_peak_allocated_bytes, allocated);
+  raise_to(steady ? &result->steady_peak_reserved_bytes : &result->warmup_peak_reserved_bytes, reserved);
+  raise_to(&result->peak_requested_bytes, statistics.requested.peak_bytes);
+  raise_to(&result->peak_reserved_bytes, reserved);
   if (allocated <= result->peak_allocated_bytes) return;
   result->peak_allocated_bytes = allocated;
   memcpy(result->peak_by_category, statistics.category_at_peak_bytes, sizeof result->peak_by_category);
@@ -305,6 +308,16 @@ static void keep_timeline(Cell *cell) {
   }
 }
 
+/* A spike in one step must be seen with its step (a new shape, a new algorithm), so each has a peak of its
+ * own. */
+static void take_step_peak(Cell *cell, bool steady) {
+  MemoryStatistics statistics;
+  vl_tracker_statistics(cell->tracker, &statistics);
+  cell->result->step_peak_bytes[cell->result->peak_count++] = statistics.allocated.peak_bytes;
+  take_peaks(cell, steady);
+  vl_tracker_reset_peaks(cell->tracker);
+}
+
 static Status run_steps(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
@@ -313,6 +326,7 @@ static Status run_steps(Cell *cell) {
   int32_t warmup = result->device.predicts ? 1 : spec->warmup, total = warmup + steps;
   result->step_s = vl_allocate((size_t)steps * sizeof(double));
   result->losses = vl_allocate((size_t)total * sizeof(double));
+  result->step_peak_bytes = vl_allocate((size_t)total * sizeof(int64_t));
   cell->run = (Run){.executable = cell->executable,
                     .state = cell->state,
                     .heap = cell->heap,
@@ -323,10 +337,6 @@ static Status run_steps(Cell *cell) {
   StepResult step;
   for (int32_t i = 0; i < total; i++) {
     bool last = i == total - 1;
-    if (i == warmup) {
-      take_peaks(cell, false);
-      vl_tracker_reset_peaks(cell->tracker);
-    }
     int64_t events_before = vl_tracker_event_count(cell->tracker);
     if (last && spec->timeline) {
       vl_tracker_keep_events(cell->tracker, true);
@@ -334,11 +344,11 @@ static Status run_steps(Cell *cell) {
       cell->run.observe_context = cell;
     }
     VL_TRY(one_step(cell, i, total, &step));
+    take_step_peak(cell, i >= warmup);
     if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     if (i < warmup) continue;
     if (result->device.has_time) result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
-  take_peaks(cell, true);
   if (spec->timeline) {
     keep_timeline(cell);
     vl_tracker_keep_events(cell->tracker, false);
@@ -473,6 +483,10 @@ static Status classify(Cell *cell, Status status) {
   if (!name) return status;
   snprintf(result->status, sizeof result->status, "%s", name);
   snprintf(result->error, sizeof result->error, "%s", status.message);
+  if (status.code == VL_DIVERGED) {
+    take_peaks(cell, true);
+    take_driver(cell);
+  }
   if (status.code != VL_OUT_OF_MEMORY) return vl_ok();
   snprintf(result->oom_segment, sizeof result->oom_segment, "%s", cell->stage);
   if (cell->run.failed_request_bytes > 0) result->oom_request_bytes = cell->run.failed_request_bytes;

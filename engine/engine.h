@@ -136,7 +136,9 @@ typedef struct CellResult {
   int64_t saved_activation_bytes;          /* vl_program_saved_bytes */
   int32_t step_count;                      /* measured steps */
   double *step_s;                          /* raw, [step_count] */
-  double *losses;                          /* every step, warm-up included, [warmup + step_count] */
+  int64_t *step_peak_bytes;                /* allocated peak of every step, warm-up included, [peak_count] */
+  int32_t peak_count;
+  double *losses; /* every step, warm-up included, [warmup + step_count] */
   int32_t loss_count;
   double build_s; /* compile and kernel creation */
   /* Peaks, in bytes. */

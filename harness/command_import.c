@@ -99,7 +99,7 @@ static Status record_from_peer(const json_t *peer, json_t **out) {
   cell.spec.micro_batch = (int64_t)batch;
   cell.spec.threads = (int32_t)threads;
   VL_TRY(vl_cell_check(&cell.spec));
-  json_t *record = vl_record_create_failure(&cell, "ok", NULL);
+  json_t *record = vl_record_create_failure(&cell, "ok", "");
   char name[128];
   peer_name(peer, name, sizeof name);
   set_text(record, "engine", "torch");

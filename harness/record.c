@@ -136,6 +136,13 @@ static json_t *list_of(const double *values, int64_t count, const char *name, js
   return list;
 }
 
+static json_t *step_peaks(const CellResult *result) {
+  json_t *list = json_array();
+  for (int32_t i = 0; i < result->peak_count; i++)
+    json_array_append_new(list, json_integer((json_int_t)result->step_peak_bytes[i]));
+  return list;
+}
+
 static json_t *scope_list(const CellResult *result) {
   json_t *list = json_array();
   for (int32_t i = 0; i < result->scope_count; i++) {
@@ -172,6 +179,7 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
   json_object_set_new(record, "step_times_s",
                       list_of(result->step_s, result->step_count, "step_times_s", reasons));
   json_object_set_new(record, "losses", list_of(result->losses, result->loss_count, "losses", reasons));
+  json_object_set_new(record, "step_peaks_bytes", step_peaks(result));
   json_object_set_new(record, "scopes", scope_list(result));
   json_object_set_new(record, "null_reasons", reasons);
   return record;

@@ -301,6 +301,8 @@ Status vl_results_write(const Store *store) {
                 (H5ColumnText){"step_s", "s", "time of a measured step"});
   write_numbers(&writer, store, "losses", "losses",
                 (H5ColumnText){"loss", "1", "of every step, warm-up included"});
+  write_numbers(&writer, store, "step_peaks", "step_peaks_bytes",
+                (H5ColumnText){"peak_allocated_bytes", "bytes", "of every step, warm-up included"});
   write_scopes(&writer, store);
   Status status = write_timelines(&writer, store);
   Status finished = vl_h5_finish(&writer, store->results);

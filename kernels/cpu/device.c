@@ -268,9 +268,13 @@ static Status open_library(CpuDevice *cpu) {
 }
 
 /* The module's only symbol; declared by DeviceOpenFunction in devices/device.h. */
-Status vl_module_device_open(const DeviceOptions *options, Device **device);
+Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Device **device);
 
-Status vl_module_device_open(const DeviceOptions *options, Device **device) {
+Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Device **device) {
+  if (version != vl_device_interface())
+    return vl_error(VL_ENVIRONMENT,
+                    "the module of device %s was built from other headers than the program: build both again",
+                    "cpu");
   *device = NULL;
   int32_t processors = omp_get_num_procs();
   if (options->threads < 0 || options->threads > 4 * processors)

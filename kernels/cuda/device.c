@@ -281,9 +281,13 @@ static Status open_card(CudaDevice *cuda) {
 }
 
 /* The module's one exported symbol: DeviceOpenFunction of devices/device.h. */
-Status vl_module_device_open(const DeviceOptions *options, Device **device);
+Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Device **device);
 
-Status vl_module_device_open(const DeviceOptions *options, Device **device) {
+Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Device **device) {
+  if (version != vl_device_interface())
+    return vl_error(VL_ENVIRONMENT,
+                    "the module of device %s was built from other headers than the program: build both again",
+                    "cuda");
   (void)options; /* threads and profiles are not a card's; CUDA_VISIBLE_DEVICES chooses the card */
   int count = 0;
   *device = NULL;
