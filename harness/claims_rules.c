@@ -323,16 +323,24 @@ static bool shows_phase(const RecordSet *cells, const json_t *record, const char
   return counterpart(cells, record, wanted) != NULL;
 }
 
+/* Quotes what follows `begin` in the heap's own message, up to `end`: it was written at the moment of the
+ * failure, before the step's blocks were given back. */
+static void quote(const char *error, const char *begin, const char *end, Finding *finding) {
+  const char *from = error != NULL ? strstr(error, begin) : NULL;
+  const char *until = from != NULL ? strstr(from, end) : NULL;
+  if (until != NULL) say(finding, ", %.*s", (int)(until - from), from);
+}
+
 static void say_witness(const json_t *witness, const char *phase, Finding *finding) {
   long long batch = (long long)vl_record_integer(witness, "micro_batch");
   double capacity = (double)vl_record_integer(witness, "capacity_bytes") / 0x1p30;
+  const char *error = vl_record_text(witness, "error");
   if (strcmp(phase, "optimizer") == 0)
     say(finding, "%.2f GiB holds batch %lld without training, not with it", capacity, batch);
   else
     say(finding, "%.2f GiB holds batch %lld, not %lld", capacity, batch - 1, batch);
-  say(finding, " (asked %.1f MiB, largest free %.1f MiB)",
-      (double)vl_record_integer(witness, "oom_request_bytes") / 0x1p20,
-      (double)vl_record_integer(witness, "oom_largest_free_bytes") / 0x1p20);
+  quote(error, "no room for", " (", finding);
+  quote(error, "largest free block", ";", finding);
 }
 
 static void oom_phases(const Claim *claim, const RecordSet *cells, Finding *finding) {

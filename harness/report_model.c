@@ -188,22 +188,32 @@ static int32_t add_claims(Document *document, const ReportInput *input, PassageK
 
 /* ---- All cells ------------------------------------------------------------------------------------------------------------- */
 
+static bool is_cell(const json_t *record) {
+  const char *kind = vl_record_text(record, "kind");
+  return kind == NULL || strcmp(kind, "cell") == 0;
+}
+
+static const char *workload_name(Document *document, const json_t *record) {
+  char name[256];
+  Workload workload = {.case_name = vl_record_text(record, "case"),
+                       .settings = vl_record_text(record, "settings"),
+                       .inference = vl_record_flag(record, "inference")};
+  vl_workload_text(&workload, name, sizeof(name));
+  return vl_document_format(document, "%s", name);
+}
+
 static int64_t field_or_status(const json_t *record, const char *path) {
   return vl_record_has_status(record, "ok") ? vl_record_integer(record, path) : -1;
 }
 
 static void cell_row(Document *document, const json_t *record, const char **cells) {
-  char device[256], name[256];
-  Workload workload = {.case_name = vl_record_text(record, "case"),
-                       .settings = vl_record_text(record, "settings"),
-                       .inference = vl_record_flag(record, "inference")};
-  vl_workload_text(&workload, name, sizeof(name));
+  char device[256];
   vl_device_text(record, device, sizeof(device));
   int64_t batch = vl_record_batch(record), capacity = vl_record_integer(record, "capacity_bytes");
   double speed = vl_record_real(record, "samples_per_s"), step = vl_record_real(record, "step_s"),
          spread = vl_record_real(record, "step_s_spread");
   bool timed = vl_record_has_status(record, "ok") && !vl_record_is_emulated(record);
-  cells[0] = vl_document_format(document, "%s", name);
+  cells[0] = workload_name(document, record);
   cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
   if (batch >= 0) cells[2] = vl_document_format(document, "%lld", (long long)batch);
   cells[3] = vl_document_format(document, "%s", device);
@@ -232,23 +242,57 @@ static void add_cells(Document *document, const ReportInput *input) {
   Passage *passage =
       vl_document_add(document, PASSAGE_TABLE, false, "One row a cell, in the order they were run");
   int32_t cells = 0;
-  for (int32_t i = 0; i < input->records.count; i++) {
-    const char *kind = vl_record_text(input->records.records[i], "kind");
-    cells += kind == NULL || strcmp(kind, "cell") == 0;
-  }
+  for (int32_t i = 0; i < input->records.count; i++)
+    cells += is_cell(input->records.records[i]);
   vl_document_table(document, passage, columns, COUNT, cells);
-  for (int32_t i = 0, row = 0; i < input->records.count; i++) {
-    const char *kind = vl_record_text(input->records.records[i], "kind");
-    if (kind == NULL || strcmp(kind, "cell") == 0)
+  for (int32_t i = 0, row = 0; i < input->records.count; i++)
+    if (is_cell(input->records.records[i]))
       cell_row(document, input->records.records[i], passage->rows[row++]);
+}
+
+static const char *mib(Document *document, int64_t bytes) {
+  return bytes >= 0 ? vl_document_format(document, "%.1f", (double)bytes / 0x1p20) : "n/a";
+}
+
+/* Cells that ran out of memory: running out is a result, with what was asked and what was live. */
+static void add_failures(Document *document, const ReportInput *input) {
+  static const TableColumn columns[] = {{"workload", "", false},     {"recipe", "", false},
+                                        {"batch", "samples", true},  {"capacity", "GiB", true},
+                                        {"numbers are", "", false},  {"ran out in", "", false},
+                                        {"asked", "MiB", true},      {"allocated", "GiB", true},
+                                        {"parameters", "GiB", true}, {"what the heap said", "", false}};
+  int32_t failures = 0, row = 0;
+  for (int32_t i = 0; i < input->records.count; i++)
+    failures += is_cell(input->records.records[i]) && vl_record_has_status(input->records.records[i], "oom");
+  if (failures == 0) return;
+  vl_document_add(document, PASSAGE_HEADING, false, "Out of memory");
+  Passage *passage =
+      vl_document_add(document, PASSAGE_TABLE, false, "Cells that did not fit, and where they stopped");
+  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), failures);
+  for (int32_t i = 0; i < input->records.count; i++) {
+    const json_t *record = input->records.records[i];
+    if (!is_cell(record) || !vl_record_has_status(record, "oom")) continue;
+    const char **cells = passage->rows[row++];
+    int64_t capacity = vl_record_integer(record, "capacity_bytes");
+    cells[0] = workload_name(document, record);
+    cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+    cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
+    cells[3] = capacity > 0 ? gib(document, capacity) : "none";
+    cells[4] = vl_record_is_predicted(record) ? "predicted" : "measured";
+    cells[5] = vl_document_format(document, "%s", text_or(vl_record_text(record, "oom_segment"), "n/a"));
+    cells[6] = mib(document, vl_record_integer(record, "oom_request_bytes"));
+    cells[7] = gib(document, vl_record_integer(record, "peak_allocated_bytes"));
+    cells[8] = gib(document, vl_record_integer(record, "peak_by_category.parameter"));
+    cells[9] = vl_document_format(document, "%s", text_or(vl_record_text(record, "error"), "n/a"));
   }
 }
 
+/* Why other cells have no numbers. */
 static void add_errors(Document *document, const ReportInput *input) {
   for (int32_t i = 0; i < input->records.count; i++) {
     const json_t *record = input->records.records[i];
     const char *error = vl_record_text(record, "error"), *status = vl_record_text(record, "status");
-    if (error == NULL || error[0] == '\0') continue;
+    if (error == NULL || error[0] == '\0' || vl_record_has_status(record, "oom")) continue;
     vl_document_add(document, PASSAGE_NOTE, false,
                     vl_document_format(document, "%s at batch %lld: %s: %s",
                                        text_or(vl_record_text(record, "recipe"), "unnamed"),
@@ -411,6 +455,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   add_figures(document, input);
   vl_document_add(document, PASSAGE_HEADING, false, "Claims");
   if (add_claims(document, input, PASSAGE_CLAIM) == 0) document->count--;
+  add_failures(document, input);
   if (count > 0) add_cells(document, input);
   add_errors(document, input);
   add_provenance(document, input);

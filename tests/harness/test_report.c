@@ -269,7 +269,7 @@ static void every_numeric_column_has_one_unit_a6(void **state) {
                        .directory = ""};
   Document *document = NULL;
   assert_int_equal(vl_report_make(&input, &document).code, VL_OK);
-  static const char *const units[] = {"GiB", "%", "1/s", "x baseline", "samples", "s"};
+  static const char *const units[] = {"GiB", "MiB", "%", "1/s", "x baseline", "samples", "s"};
   int32_t columns = 0;
   for (int32_t p = 0; p < document->count; p++)
     for (int32_t c = 0; c < document->passages[p].column_count; c++) {
