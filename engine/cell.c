@@ -263,7 +263,7 @@ static void take_peaks(Cell *cell, bool steady) {
 
 static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *step) {
   cell->run.step = (uint64_t)(cell->first_step + index);
-  if (index > 0) VL_TRY(fill_inputs(cell, cell->run.step));
+  if (cell->run.step > 0) VL_TRY(fill_inputs(cell, cell->run.step)); /* set-up filled in those of step 0 */
   Status status = vl_run_step(&cell->run, cell->inputs, step, NULL);
   if (status.code != VL_OK) {
     cell->stage = cell->run.failed_segment;
@@ -293,7 +293,10 @@ static void keep_timeline(Cell *cell) {
   result->timeline = vl_allocate((size_t)(count + 1) * sizeof *result->timeline);
   result->timeline_count = count;
   for (int64_t i = 0; i < count; i++) {
-    while (mark + 1 < cell->mark_count && cell->marks[mark].event_count <= i)
+    /* A mark is set after the launch: the releases that follow it are still its instance's. */
+    bool is_release = events[i].action == MEMORY_RELEASE;
+    while (mark + 1 < cell->mark_count &&
+           (cell->marks[mark + 1].event_count <= i || (cell->marks[mark].event_count <= i && !is_release)))
       mark++;
     TimelineEvent *to = &result->timeline[i];
     *to = (TimelineEvent){.time_ns = events[i].time_ns - events[0].time_ns,

@@ -1,0 +1,297 @@
+/* A cell from specification to result on the cpu: what is refused before anything runs, what is a result and
+ * not a failure, and figures that agree with each other. */
+#include "engine/engine.h"
+#include "tests/graph/networks.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static CellSpec small_spec(void) {
+  CellSpec spec;
+  vl_cell_spec_init(&spec);
+  snprintf(spec.case_name, sizeof spec.case_name, "resnet50");
+  snprintf(spec.settings[0], sizeof spec.settings[0], "size=32");
+  snprintf(spec.settings[1], sizeof spec.settings[1], "classes=10");
+  spec.setting_count = 2;
+  spec.micro_batch = 2;
+  spec.threads = 2;
+  spec.steps = 2;
+  return spec;
+}
+
+static CellResult run(const CellSpec *spec) {
+  CellResult result;
+  require_ok(vl_cell_run(spec, NULL, &result));
+  return result;
+}
+
+/* ---- Refused before anything runs -------------------------------------------------------------------------------------- */
+
+static void assert_refused(const CellSpec *spec, const char *place) {
+  CellResult result;
+  Status status = vl_cell_check(spec);
+  if (status.code != VL_INVALID || !strstr(status.message, place)) {
+    fail_msg("expected a refusal that names '%s', got %s: %s", place, vl_status_name(status.code),
+             status.message);
+  }
+  assert_int_equal(vl_cell_run(spec, NULL, &result).code, VL_INVALID);
+  vl_cell_result_clear(&result);
+}
+
+static void bad_specifications_are_refused(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  require_ok(vl_cell_check(&spec));
+  snprintf(spec.case_name, sizeof spec.case_name, "resnet51");
+  assert_refused(&spec, "unknown case 'resnet51' (known: resnet50");
+  spec = small_spec();
+  snprintf(spec.recipe, sizeof spec.recipe, "amp=fp8");
+  assert_refused(&spec, "amp=fp8");
+  spec = small_spec();
+  snprintf(spec.settings[0], sizeof spec.settings[0], "sizes=32");
+  assert_refused(&spec, "no setting 'sizes=32' (takes NAME=VALUE for: size, classes");
+  spec = small_spec();
+  snprintf(spec.settings[0], sizeof spec.settings[0], "size=31");
+  assert_refused(&spec, "size '31' is not a whole number from 32 to 1024");
+  spec = small_spec();
+  spec.micro_batch = 0;
+  assert_refused(&spec, "batch is 0");
+  spec = small_spec();
+  spec.steps = 0; /* fault case I17 */
+  assert_refused(&spec, "steps is 0");
+  spec = small_spec();
+  spec.warmup = 0;
+  assert_refused(&spec, "warmup is 0");
+  spec = small_spec();
+  spec.capacity_bytes = -1;
+  assert_refused(&spec, "capacity");
+  spec = small_spec();
+  snprintf(spec.device, sizeof spec.device, "tpu");
+  assert_refused(&spec, "'tpu' (known: cpu, cuda, plan)");
+  spec = small_spec();
+  snprintf(spec.profile, sizeof spec.profile, "V100-16GB");
+  assert_refused(&spec, "a profile is for device plan");
+  spec = small_spec();
+  snprintf(spec.device, sizeof spec.device, "plan");
+  snprintf(spec.data, sizeof spec.data, "digits.h5");
+  assert_refused(&spec, "--data");
+}
+
+static void more_segments_than_blocks_are_refused_d5(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  CellResult result;
+  snprintf(spec.recipe, sizeof spec.recipe, "checkpoint=segments:17");
+  Status status = vl_cell_run(&spec, NULL, &result);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "only 16 blocks"));
+  vl_cell_result_clear(&result);
+}
+
+/* ---- Results ----------------------------------------------------------------------------------------------------------- */
+
+static void figures_agree_with_each_other_a5(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  snprintf(spec.recipe, sizeof spec.recipe, "checkpoint=4 amp=bf16");
+  CellResult r = run(&spec);
+  assert_string_equal(r.status, "ok");
+  assert_string_equal(r.error, "");
+  assert_string_equal(r.recipe, "amp=bf16 checkpoint=4");
+  assert_string_equal(r.stack, "pytorch");
+  assert_string_equal(r.preserves, "tolerance");
+  assert_int_equal(r.global_batch, 2);
+  assert_int_equal(r.loss_count, spec.warmup + spec.steps);
+  assert_int_equal(r.step_count, spec.steps);
+  for (int32_t i = 0; i < r.step_count; i++)
+    assert_true(r.step_s[i] > 0.0);
+  for (int32_t i = 0; i < r.loss_count; i++)
+    assert_true(isfinite(r.losses[i]));
+  /* 23,508,032 before the last layer, 2048 x 10 + 10 in it. */
+  assert_int_equal(r.parameters, 23508032 + 20490);
+  assert_true(r.recompute_flops > 0 && r.recompute_flops < r.flops_per_step / 2);
+  assert_true(r.peak_requested_bytes <= r.peak_allocated_bytes &&
+              r.peak_allocated_bytes <= r.peak_reserved_bytes);
+  int64_t sum_bytes = 0;
+  for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++)
+    sum_bytes += r.peak_by_category[i];
+  assert_int_equal(sum_bytes, r.peak_allocated_bytes);
+  int64_t scopes_bytes = 0;
+  for (int32_t i = 0; i < r.scope_count; i++)
+    scopes_bytes += r.scopes[i].bytes;
+  assert_int_equal(scopes_bytes, r.peak_allocated_bytes);
+  int64_t higher = r.warmup_peak_reserved_bytes > r.steady_peak_reserved_bytes ? r.warmup_peak_reserved_bytes
+                                                                               : r.steady_peak_reserved_bytes;
+  assert_true(r.peak_reserved_bytes >= higher);
+  assert_true(r.needed_bytes >= higher);
+  assert_true(r.steady_peak_allocated_bytes <= r.peak_allocated_bytes);
+  assert_true(r.events_per_step > 0);
+  assert_true(isnan(r.accuracy));
+  vl_cell_result_clear(&r);
+}
+
+static void equal_specifications_give_equal_losses(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  CellResult first = run(&spec), second = run(&spec);
+  snprintf(spec.recipe, sizeof spec.recipe, "checkpoint=2 recompute=norm update=in-backward");
+  CellResult recomputed = run(&spec);
+  assert_string_equal(recomputed.preserves, "bitwise");
+  spec = small_spec();
+  spec.seed = 1;
+  CellResult reseeded = run(&spec);
+  assert_int_equal(first.loss_count, 3);
+  assert_memory_equal(first.losses, second.losses, 3 * sizeof(double));
+  assert_memory_equal(first.losses, recomputed.losses, 3 * sizeof(double));
+  assert_true(first.losses[0] != reseeded.losses[0]);
+  assert_int_equal(first.peak_allocated_bytes, second.peak_allocated_bytes);
+  vl_cell_result_clear(&first);
+  vl_cell_result_clear(&second);
+  vl_cell_result_clear(&recomputed);
+  vl_cell_result_clear(&reseeded);
+}
+
+/* Weights take 94 MB and momentum as much again. */
+static void running_out_of_memory_is_a_result_f1(void **state) {
+  (void)state;
+  static const struct {
+    int64_t capacity_mib;
+    const char *segment;
+  } cases[] = {{50, "setup"}, {150, "setup"}, {200, "forward"}, {300, "backward"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    CellSpec spec = small_spec();
+    spec.micro_batch = 32;
+    spec.capacity_bytes = cases[i].capacity_mib << 20;
+    CellResult r = run(&spec);
+    assert_string_equal(r.status, "oom");
+    assert_true(strstr(r.error, "GiB") || strstr(r.error, "MiB") || strstr(r.error, "bytes"));
+    assert_string_equal(r.oom_segment, cases[i].segment);
+    if (strcmp(r.oom_segment, "setup") != 0) assert_true(r.oom_request_bytes > 0);
+    assert_true(r.oom_largest_free_bytes >= 0);
+    assert_true(r.peak_reserved_bytes <= spec.capacity_bytes);
+    vl_cell_result_clear(&r);
+  }
+}
+
+static void divergence_is_a_result(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  spec.learning_rate = 1e30;
+  spec.steps = 10;
+  CellResult r = run(&spec);
+  assert_string_equal(r.status, "diverged");
+  assert_non_null(strstr(r.error, "the loss of step"));
+  assert_true(r.loss_count >= 2 && r.loss_count < 11);
+  assert_true(isfinite(r.losses[0]) && !isfinite(r.losses[r.loss_count - 1]));
+  vl_cell_result_clear(&r);
+}
+
+static bool stop_after_two(void *context) { return ++*(int32_t *)context == 2; }
+
+static void a_request_to_stop_ends_after_the_step(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  CellResult result;
+  int32_t steps = 0;
+  CellObserver observer = {.stop_requested = stop_after_two, .context = &steps};
+  spec.steps = 10;
+  Status status = vl_cell_run(&spec, &observer, &result);
+  assert_int_equal(status.code, VL_INTERRUPTED);
+  assert_int_equal(steps, 2);
+  assert_non_null(strstr(status.message, "step 2 of 11"));
+  vl_cell_result_clear(&result);
+}
+
+static void a_cell_goes_on_where_a_saved_one_ended(void **state) {
+  (void)state;
+  char path[] = "/tmp/vramlab-cell-XXXXXX";
+  int file = mkstemp(path);
+  assert_true(file >= 0);
+  close(file);
+  CellSpec spec = small_spec();
+  spec.steps = 3;
+  CellResult whole = run(&spec);
+  spec.steps = 1;
+  snprintf(spec.save_state, sizeof spec.save_state, "%s", path);
+  CellResult first = run(&spec);
+  spec.save_state[0] = '\0';
+  snprintf(spec.load_state, sizeof spec.load_state, "%s", path);
+  CellResult second = run(&spec);
+  assert_memory_equal(first.losses, whole.losses, 2 * sizeof(double));
+  assert_memory_equal(second.losses, whole.losses + 2, 2 * sizeof(double));
+  vl_cell_result_clear(&whole);
+  vl_cell_result_clear(&first);
+  vl_cell_result_clear(&second);
+  spec.seed = 1;
+  Status status = vl_cell_run(&spec, NULL, &second);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "saved with seed 0, the run has 1"));
+  vl_cell_result_clear(&second);
+  unlink(path);
+}
+
+/* A step runs forward, backward, update. The last forward node gives the logits back: that event is
+ * forward's. */
+static void the_timeline_names_segments(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  spec.timeline = true;
+  CellResult r = run(&spec);
+  assert_true(r.timeline_count > 0 && r.timeline_count == r.events_per_step);
+  int32_t logits_released = 0, updates = 0;
+  for (int64_t i = 0; i < r.timeline_count; i++) {
+    const TimelineEvent *event = &r.timeline[i];
+    assert_true(event->time_ns >= 0 && event->name[0]);
+    if (i > 0) assert_true(event->segment >= r.timeline[i - 1].segment);
+    assert_true(event->allocated_bytes <= event->reserved_bytes);
+    updates += event->segment == SEGMENT_UPDATE;
+    if (event->action != MEMORY_RELEASE || strcmp(event->name, "fc.linear") != 0) continue;
+    logits_released++;
+    assert_int_equal(event->segment, SEGMENT_FORWARD);
+  }
+  assert_int_equal(logits_released, 1);
+  assert_true(updates > 0);
+  vl_cell_result_clear(&r);
+}
+
+static void inference_keeps_no_gradients(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  spec.inference = true;
+  CellResult r = run(&spec);
+  assert_string_equal(r.status, "ok");
+  assert_int_equal(r.loss_count, 0);
+  assert_int_equal(r.peak_by_category[MEMORY_GRADIENT], 0);
+  assert_int_equal(r.peak_by_category[MEMORY_OPTIMIZER], 0);
+  assert_int_equal(r.saved_activation_bytes, 0);
+  vl_cell_result_clear(&r);
+}
+
+int main(void) {
+  Device *device = NULL;
+  Status status = vl_device_open("cpu", NULL, &device);
+  if (status.code != VL_OK) {
+    fprintf(stderr, "skipped: %s\n", status.message);
+    return 77;
+  }
+  vl_device_close(&device);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(bad_specifications_are_refused),
+      cmocka_unit_test(more_segments_than_blocks_are_refused_d5),
+      cmocka_unit_test(figures_agree_with_each_other_a5),
+      cmocka_unit_test(equal_specifications_give_equal_losses),
+      cmocka_unit_test(running_out_of_memory_is_a_result_f1),
+      cmocka_unit_test(divergence_is_a_result),
+      cmocka_unit_test(a_request_to_stop_ends_after_the_step),
+      cmocka_unit_test(a_cell_goes_on_where_a_saved_one_ended),
+      cmocka_unit_test(the_timeline_names_segments),
+      cmocka_unit_test(inference_keeps_no_gradients),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
