@@ -100,12 +100,14 @@ VECTOR_INLINE void add_deviations(const void *x, int64_t count, int64_t pattern,
 VECTOR_CLONES
 static void add_tile(const void *x, int64_t count, int64_t pattern, bool bf16, const float *shift, float *sum,
                      float *square) {
-  if (pattern != VECTOR_LANES)
-    add_deviations(x, count, pattern, bf16, shift, sum, square);
-  else if (bf16)
+  if (bf16 && pattern == VECTOR_LANES)
     add_deviations(x, count, VECTOR_LANES, true, shift, sum, square);
-  else
+  else if (pattern == VECTOR_LANES)
     add_deviations(x, count, VECTOR_LANES, false, shift, sum, square);
+  else if (bf16)
+    add_deviations(x, count, pattern, true, shift, sum, square);
+  else
+    add_deviations(x, count, pattern, false, shift, sum, square);
 }
 
 static void sum_part(const ChannelView *view, VectorArray x, VectorPart part, const float *shift,

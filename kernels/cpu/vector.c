@@ -183,9 +183,15 @@ int64_t vector_values(const VectorTile *tile, int64_t pattern) {
 const float *vector_repeat(const ChannelView *view, const float *channels, int64_t block, float *buffer) {
   const float *first = channels + block * view->block;
   if (view->block >= VECTOR_LANES) return first;
-  if (view->block == VECTOR_LANES / 2) { /* the usual layout; a constant size makes it a few moves */
+  /* The usual layouts: constant sizes make it a few moves. */
+  if (view->block == VECTOR_LANES / 2) {
     memcpy(buffer, first, VECTOR_LANES / 2 * sizeof *first);
     memcpy(buffer + VECTOR_LANES / 2, first, VECTOR_LANES / 2 * sizeof *first);
+    return buffer;
+  }
+  if (view->block == 1) {
+    for (int64_t i = 0; i < VECTOR_LANES; i++)
+      buffer[i] = first[0];
     return buffer;
   }
   int64_t pattern = vector_pattern(view);
@@ -228,10 +234,22 @@ VECTOR_INLINE void fold(double *sums, float *lanes, int64_t pattern, int64_t blo
   }
 }
 
+/* All lanes into one sum, four at a time. */
+VECTOR_INLINE void fold_plain(double *sum, float *lanes) {
+  double four[4] = {0.0};
+  for (int64_t i = 0; i < VECTOR_LANES; i += 4)
+    for (int64_t k = 0; k < 4; k++)
+      four[k] += (double)lanes[i + k];
+  sum[0] += (four[0] + four[1]) + (four[2] + four[3]);
+  memset(lanes, 0, VECTOR_LANES * sizeof *lanes);
+}
+
 VECTOR_CLONES
 void vector_fold(double *sums, float *lanes, int64_t pattern, int64_t block) {
   if (pattern == VECTOR_LANES && block == VECTOR_LANES / 2)
     fold(sums, lanes, VECTOR_LANES, VECTOR_LANES / 2);
+  else if (pattern == VECTOR_LANES && block == 1)
+    fold_plain(sums, lanes);
   else
     fold(sums, lanes, pattern, block);
 }
