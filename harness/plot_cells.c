@@ -107,7 +107,7 @@ Status vl_select_recipes(const PlotInput *input, const Workload *workload, const
   }
   fprintf(out->variables, "rows = %d\nbatch = %lld\nmemory_max = %.9g\nspeed_max = %.9g\nheight = %d\n",
           comparison->count, (long long)comparison->batch, top_memory > 0 ? top_memory * 1.25 : 1,
-          top_speed > 0 ? top_speed * 1.25 : 1, 150 + 50 * comparison->count);
+          top_speed > 0 ? top_speed * 1.25 : 1, 150 + 58 * comparison->count);
   free(comparison);
   free(cells.records);
   return vl_ok();

@@ -27,9 +27,7 @@ static void recipe_row(Document *document, const ReportInput *input, const Workl
   int64_t needed = ok ? vl_record_integer(record, "needed_bytes") : -1;
   double speed = ok && !emulated ? vl_record_real(record, "samples_per_s") : NAN;
   const char *recipe = text_or(vl_record_text(record, "recipe"), "unnamed");
-  cells[0] =
-      vl_document_format(document, "%s%s%s", recipe, vl_record_is_predicted(record) ? " (predicted)" : "",
-                         emulated ? " (emulated)" : "");
+  cells[0] = vl_document_format(document, "%s%s", recipe, emulated ? " (emulated)" : "");
   cells[1] = ok ? gib(document, needed) : text_or(vl_record_text(record, "status"), "n/a");
   if (isfinite(speed)) cells[3] = vl_document_format(document, "%.2f", speed);
   if (ok) {

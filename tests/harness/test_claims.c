@@ -275,12 +275,20 @@ static void growth_is_activations_and_gradients_stay(void **state) {
   decide(file, "resnet-cause", &set, &verdict);
   assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
   assert_non_null(strstr(verdict.numbers, "gradient 0,"));
-  /* One byte more of gradients in one cell is growth. */
+  for (int32_t i = 0; i < set.count; i++)
+    if (vl_record_integer(set.owned[i], "micro_batch") == 96) {
+      json_t *categories = json_object_get(set.owned[i], "peak_by_category");
+      json_int_t bytes = json_integer_value(json_object_get(categories, "gradient"));
+      json_object_set_new(categories, "gradient", json_integer(bytes + 512));
+    }
+  decide(file, "resnet-cause", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
+  /* 2 % of the growth in gradients is growth; the rounding of blocks is not. */
   for (int32_t i = 0; i < set.count; i++)
     if (vl_record_integer(set.owned[i], "micro_batch") == 128) {
       json_t *categories = json_object_get(set.owned[i], "peak_by_category");
       json_int_t bytes = json_integer_value(json_object_get(categories, "gradient"));
-      json_object_set_new(categories, "gradient", json_integer(bytes + 1));
+      json_object_set_new(categories, "gradient", json_integer(bytes + (json_int_t)(0.02 * 64 * 105e6)));
     }
   decide(file, "resnet-cause", &set, &verdict);
   assert_int_equal(verdict.verdict, VERDICT_REFUTED);
