@@ -1,4 +1,5 @@
 #include "harness/suite_run.h"
+#include "harness/claims.h"
 #include "harness/columns.h"
 #include "harness/machine.h"
 #include "harness/progress.h"
@@ -122,22 +123,25 @@ static Status run_or_skip(Runner *runner, const SuiteCell *cell, json_t **record
   return vl_ok();
 }
 
-static void name_suite(json_t *record, const Suite *suite) {
+/* claims: hashes of the claims this suite decides, so that a verdict can say whether a region changed since.
+ */
+static void name_suite(json_t *record, const Suite *suite, json_t *claims) {
   json_t *reasons = json_object_get(record, "null_reasons");
   json_object_set_new(record, "suite", json_string(suite->name));
   json_object_set_new(record, "suite_sha256", json_string(suite->sha256));
+  json_object_set(record, "claims", claims);
   json_object_del(reasons, "suite");
   json_object_del(reasons, "suite_sha256");
 }
 
-static Status run_and_store(Runner *runner, const SuiteCell *cell, const Suite *suite, Store *store,
-                            Progress *progress) {
+static Status run_and_store(Runner *runner, const SuiteCell *cell, const Suite *suite, json_t *claims,
+                            Store *store, Progress *progress) {
   json_t *record;
   TimelineEvent *events;
   int64_t event_count;
   vl_progress_begin(progress, cell);
   VL_TRY(run_or_skip(runner, cell, &record, &events, &event_count));
-  name_suite(record, suite);
+  name_suite(record, suite, claims);
   Status status = vl_store_append(store, record, events, event_count);
   vl_progress_end(progress, record);
   json_decref(record);
@@ -161,7 +165,9 @@ Status vl_suite_run(const Suite *suite, Store *store, const SuiteRunOptions *opt
   int64_t count = suite->cell_count;
   Progress progress;
   Runner *runner;
+  json_t *claims;
   *counts = (SuiteRunCounts){.cells = count};
+  VL_TRY(vl_claims_hashes(NULL, suite->name, &claims));
   vl_progress_start(&progress, options->quiet);
   bool *wanted = vl_allocate((size_t)count + 1);
   for (int64_t i = 0; i < count; i++) {
@@ -179,9 +185,10 @@ Status vl_suite_run(const Suite *suite, Store *store, const SuiteRunOptions *opt
       status = vl_error(VL_INTERRUPTED, "stopped after %lld of %lld cells", (long long)progress.done,
                         (long long)progress.total);
     else
-      status = run_and_store(runner, &cells[i], suite, store, &progress);
+      status = run_and_store(runner, &cells[i], suite, claims, store, &progress);
   }
   vl_runner_destroy(&runner);
+  json_decref(claims);
   free(wanted);
   counts->ran = progress.done;
   count_cells(cells, count, store, counts);
