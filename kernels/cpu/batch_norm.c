@@ -141,8 +141,8 @@ static void combine_sums(const Kernel *kernel, const StatsWork *work, int32_t th
   for (int64_t c = channels.begin; c < channels.end; c++) {
     double sum = 0.0, square = 0.0;
     for (int32_t t = 0; t < threads; t++) {
-      sum += work->sums[(2 * t) * padded + c];
-      square += work->sums[(2 * t + 1) * padded + c];
+      sum += work->sums[2 * padded * t + c];
+      square += work->sums[2 * padded * t + padded + c];
     }
     double difference = sum / points;
     double variance = square / points - difference * difference;
@@ -162,7 +162,7 @@ static Status stats_launch(const Kernel *kernel, const uintptr_t *inputs, const 
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
   {
     int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    double *sums = work.sums + thread * 2 * padded;
+    double *sums = work.sums + 2 * padded * thread;
     find_shift(view, x, vector_share(view->channel_blocks, threads, thread), sums, work.shift);
 #pragma omp barrier
     VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
@@ -298,7 +298,7 @@ static Status apply_launch(const Kernel *kernel, const uintptr_t *inputs, const 
 
 static Status apply_prepare(CpuDevice *device, Kernel *kernel) {
   VL_TRY(prepare_view(device, kernel));
-  kernel->workspace_bytes = 3 * 4 * vector_by_lines(vector_channels(kernel->data));
+  kernel->workspace_bytes = INT64_C(12) * vector_by_lines(vector_channels(kernel->data));
   return vl_ok();
 }
 

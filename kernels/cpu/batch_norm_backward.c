@@ -159,7 +159,7 @@ static void sum_part(const Backward *run, VectorPart part, double *sums, float *
   size_t part_bytes = (size_t)((part.blocks.end - part.blocks.begin) * block) * sizeof *sums;
   memset(sums + part.blocks.begin * block, 0, part_bytes);
   memset(sums + channels + part.blocks.begin * block, 0, part_bytes);
-  Coefficients row;
+  Coefficients row = {{NULL}};
   VectorWalk walk = vector_walk(view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) repeat_row(run, &tile, GAIN, repeated, &row);
@@ -206,8 +206,8 @@ static void fill_backward(const Backward *run, int32_t first, int32_t threads, R
     if (c >= view->channels) continue;
     double sum = 0.0, product = 0.0;
     for (int32_t t = first; t < first + threads; t++) {
-      sum += run->sums[2 * t * padded + c];
-      product += run->sums[(2 * t + 1) * padded + c];
+      sum += run->sums[2 * padded * t + c];
+      product += run->sums[2 * padded * t + padded + c];
     }
     double r = 1.0 / sqrt((double)var[c] + run->kernel->node->params.epsilon);
     double gain = (double)vector_element(gamma, c) * r;
@@ -277,7 +277,7 @@ static void differentiate_tile(const Operands *at, int64_t count, int64_t patter
 static void differentiate_part(const Backward *run, VectorPart part) {
   if (run->dx.address == NULL) return;
   _Alignas(64) float repeated[COEFFICIENTS][2 * VECTOR_LANES];
-  Coefficients row;
+  Coefficients row = {{NULL}};
   VectorWalk walk = vector_walk(&run->plan->view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) repeat_row(run, &tile, COEFFICIENTS, repeated, &row);
@@ -298,7 +298,7 @@ static void run_by_blocks(const Backward *run, Range blocks, int32_t thread) {
     VectorPart part = {{i, end}, {0, view->n * view->spatial}};
     Range channels = {i * view->block, end * view->block};
     fill_forward(run, channels);
-    sum_part(run, part, run->sums + 2 * thread * run->plan->channels, run->lanes + thread * lanes);
+    sum_part(run, part, run->sums + 2 * run->plan->channels * thread, run->lanes + thread * lanes);
     fill_backward(run, thread, 1, channels);
     differentiate_part(run, part);
   }
@@ -312,7 +312,7 @@ static void run_by_points(const Backward *run, int32_t threads, int32_t thread) 
   Range channels = vector_share(vector_channels(view), threads, thread);
   fill_forward(run, channels);
 #pragma omp barrier
-  sum_part(run, part, run->sums + 2 * thread * run->plan->channels, run->lanes + thread * lanes);
+  sum_part(run, part, run->sums + 2 * run->plan->channels * thread, run->lanes + thread * lanes);
 #pragma omp barrier
   fill_backward(run, 0, threads, channels);
 #pragma omp barrier
@@ -330,7 +330,7 @@ static Backward backward_run(const Kernel *kernel, const uintptr_t *inputs, cons
   run.dresidual = vector_output(kernel, outputs, OUT_DRESIDUAL);
   run.relu = kernel->node->params.relu != 0;
   run.sums = (double *)workspace;
-  float *next = (float *)(run.sums + 2 * kernel->threads * plan->channels);
+  float *next = (float *)(run.sums + 2 * plan->channels * kernel->threads);
   for (int i = 0; i < COEFFICIENTS; i++, next += plan->channels)
     run.all[i] = next;
   run.lanes = next;
@@ -359,12 +359,9 @@ static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, con
 static int64_t blocks_at_a_time(const Kernel *kernel, const ChannelView *view) {
   int64_t threads = kernel->threads, rounds = (view->channel_blocks + threads - 1) / threads;
   if (4 * rounds * threads > 5 * view->channel_blocks) return 0;
-  int64_t element_bytes = 0;
-  for (int32_t i = 0; i < kernel->node->input_count; i++) {
-    const Tensor *tensor = kernel->node->inputs[i];
-    if (tensor != NULL && (i == IN_DY || i == IN_X || i == IN_Y))
-      element_bytes += vl_dtype_bytes(tensor->dtype, 1);
-  }
+  const Node *node = kernel->node;
+  int64_t read = node->input_count > IN_Y && node->inputs[IN_Y] != NULL ? 3 : 2;
+  int64_t element_bytes = read * vl_dtype_bytes(node->inputs[IN_X]->dtype, 1);
   int64_t block_bytes = view->n * view->spatial * view->block * element_bytes;
   int64_t budget_bytes = INT64_C(4) << 20; /* measured: 1 to 8 MiB differ little, none or all cost 10 % */
   int64_t fits = budget_bytes / block_bytes;

@@ -249,7 +249,7 @@ static void time_row(const Bench *bench, const Row *row) {
   for (int32_t i = 0; i < node->output_count; i++) {
     int64_t size = device->storage_bytes(bench->device, out[i], node->outputs[i]->storage);
     bool shared = (i == 0 && row->in_place) || is_state(row);
-    outputs[i] = shared ? inputs[2 * i] : reserve(bench, &memory, size);
+    outputs[i] = shared ? inputs[i == 0 ? 0 : 2] : reserve(bench, &memory, size);
     bytes += size;
   }
   uintptr_t workspace = reserve(bench, &memory, device->workspace_bytes(kernel));

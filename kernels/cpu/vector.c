@@ -56,7 +56,7 @@ void vector_write(VectorArray array, int64_t offset, int64_t count, const float 
 /* ---- Threads and element-wise ops ---------------------------------------------------------------------- */
 
 int32_t vector_threads(const Kernel *kernel, int64_t elements) {
-  int64_t worth = 1 + elements / (4 * VECTOR_TILE);
+  int64_t worth = 1 + elements / (INT64_C(4) * VECTOR_TILE);
   return worth < kernel->threads ? (int32_t)worth : kernel->threads;
 }
 
