@@ -133,7 +133,10 @@ static void interval_of(const json_t *record, const char *column, double *low, d
 
 /* gnuplot arrays of what varies from line to line. */
 static void write_lines(FILE *out, const Line *lines, int32_t count) {
-  fprintf(out, "series = %d\nkeys = series\n", count);
+  size_t longest = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (strlen(lines[i].name) > longest) longest = strlen(lines[i].name);
+  fprintf(out, "series = %d\nkeys = series\nkey_columns = %d\n", count, longest > 40 ? 1 : 2);
   if (count == 0) return;
   fprintf(out, "array names[%d] = [", count);
   for (int32_t i = 0; i < count; i++) {

@@ -2,11 +2,12 @@
 #   gnuplot NAME.gp    gnuplot -e 'term="svg"' NAME.gp    gnuplot -e 'term="pdfcairo"' NAME.gp
 # Colours: Okabe and Ito's, told apart by colour-blind readers; dashes, point shapes and patterns vary as well.
 if (!exists("term")) term = "pngcairo"
-# Room for a title and, two names a row, for the key.
+# Room for a title and for the key: two names a row, one where they are long.
 if (!exists("keys")) keys = 0
-key_rows = (keys + 1) / 2
+if (!exists("key_columns")) key_columns = 2
+key_rows = (keys + key_columns - 1) / key_columns
 if (!exists("height")) height = 440 + 22 * key_rows
-if (term eq "pngcairo") set terminal pngcairo noenhanced size 1600,2*height font "sans,20" linewidth 2 background rgb "#ffffff"
+if (term eq "pngcairo") set terminal pngcairo noenhanced size 1600,2*height font "sans,20" linewidth 2 pointscale 1.6 background rgb "#ffffff"
 if (term eq "svg") set terminal svg noenhanced size 800,height font "sans-serif,13" linewidth 1.2 background rgb "#ffffff"
 if (term eq "pdfcairo") set terminal pdfcairo noenhanced size 8,8*height/800.0 font "sans,11" linewidth 1.5
 set output name . "." . (term eq "pngcairo" ? "png" : term eq "pdfcairo" ? "pdf" : "svg")
@@ -27,5 +28,5 @@ set grid ytics linetype 1 linecolor rgb "#e2e2e2" linewidth 1 dashtype 1
 set label 99 figure_title at screen 0.015, screen 1 - 22.0 / height left textcolor rgb "#101010" noenhanced \
   font (term eq "svg" ? "sans-serif:Bold,14" : term eq "pngcairo" ? "sans:Bold,21" : "sans:Bold,12")
 set tmargin at screen 1 - (50 + 22.0 * key_rows) / height
-set key at screen 0.015, screen 1 - 40.0 / height top left horizontal maxcols 2 Left reverse samplen 3 spacing 1.1 \
+set key at screen 0.015, screen 1 - 40.0 / height top left horizontal maxcols key_columns Left reverse samplen 3 spacing 1.1 \
   textcolor rgb "#303030" noenhanced
