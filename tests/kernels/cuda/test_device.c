@@ -97,7 +97,7 @@ int main(void) {
   void *module = load_cuda_module();
   Device *device = NULL;
   Status status = module == NULL ? vl_error(VL_ENVIRONMENT, "the cuda module is not built: %s", dlerror())
-                                 : find_open(module)(&(DeviceOptions){0}, &device);
+                                 : find_open(module)(vl_device_interface(), &(DeviceOptions){0}, &device);
   if (status.code != VL_OK) {
     fprintf(stderr, "%s: %s\n", cuda_is_required() ? "required by VRAMLAB_REQUIRE" : "skipped",
             status.message);

@@ -25,7 +25,7 @@ static void opening_works_or_says_why_not(void **state) {
   void *module = load_cuda_module();
   if (module == NULL) fail_msg("%s", dlerror());
   Device *device = NULL;
-  Status status = find_open(module)(&(DeviceOptions){0}, &device);
+  Status status = find_open(module)(vl_device_interface(), &(DeviceOptions){0}, &device);
   if (status.code == VL_OK) {
     assert_non_null(device);
     device->interface->close(device);
