@@ -95,8 +95,8 @@ MemoryCategory engine_category_of(Role role) {
   return MEMORY_ACTIVATION;
 }
 
-/* Element i is (2u - 1) b with u from lane i % 4 of block i / 4, as vl_random_word defines it; a block at a time,
- * since a model has tens of millions of weights. */
+/* Element i is (2u - 1) b with u from lane i % 4 of block i / 4, as vl_random_word defines it; a block at a
+ * time, since a model has tens of millions of weights. */
 static void fill_uniform(const Storage *storage, uint64_t seed, void *host) {
   uint64_t key = vl_random_key(seed, 0, storage->name);
   uint32_t words[4], key_words[2] = {(uint32_t)key, (uint32_t)(key >> 32)};

@@ -262,8 +262,8 @@ static Status check_inputs(const Graph *graph, const Node *node) {
     int32_t made_at = input->producer->position;
     bool made = made_at < node->position && graph->nodes[made_at] == input->producer;
     if (!made) {
-      return vl_error(VL_INVALID, "%s in %s (node %d) reads %s before it is made", node->op->name, node->scope,
-                      node->position, input->name);
+      return vl_error(VL_INVALID, "%s in %s (node %d) reads %s before it is made", node->op->name,
+                      node->scope, node->position, input->name);
     }
   }
   return vl_ok();
@@ -295,7 +295,8 @@ Status vl_graph_check(const Graph *graph) {
   for (int32_t i = 0; i < graph->tensor_count; i++) {
     const Tensor *tensor = graph->tensors[i];
     if (tensor->offset < 0 || tensor->offset + vl_tensor_elements(tensor) > tensor->storage->elements) {
-      return vl_error(VL_INVALID, "tensor %s does not lie in its storage %s", tensor->name, tensor->storage->name);
+      return vl_error(VL_INVALID, "tensor %s does not lie in its storage %s", tensor->name,
+                      tensor->storage->name);
     }
   }
   return vl_ok();
