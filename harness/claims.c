@@ -184,7 +184,8 @@ static void say_missing(ClaimVerdict *verdict) {
   verdict->verdict = VERDICT_UNDECIDED;
   for (int32_t i = 0; i < verdict->finding_count; i++)
     if (verdict->findings[i].in_setting) {
-      snprintf(verdict->numbers, sizeof(verdict->numbers), "%s: %s", verdict->findings[i].scope,
+      snprintf(verdict->numbers, sizeof(verdict->numbers), "%.*s: %.*s", VL_SCOPE_BYTES - 1,
+               verdict->findings[i].scope, VL_NUMBERS_BYTES - VL_SCOPE_BYTES - 3,
                verdict->findings[i].numbers);
       return;
     }

@@ -413,7 +413,7 @@ static void add_place_and_next(Document *document, const ReportInput *input, con
                     vl_document_format(document, "Report: %s/report.html", input->directory));
   const json_t *best = comparison->count > 0 ? best_of(comparison) : NULL;
   const char *suite = input->head != NULL ? vl_record_text(input->head, "suite") : NULL;
-  const char *command = "vramlab list";
+  const char *command = "vramlab claims --all";
   if (best != NULL)
     command = vl_document_format(document, "vramlab max-batch --case %s --recipe \"%s\" --capacity 16GiB",
                                  text_or(vl_record_text(best, "case"), "resnet50"),
