@@ -8,6 +8,7 @@ typedef struct Copied {
   const Tensor *tensor;
   LayoutId layout;
   Segment segment;
+  int32_t checkpoint_segment; /* a copy is dropped and repeated with its readers, so only those share it */
   Tensor *copy;
 } Copied;
 
@@ -29,7 +30,8 @@ static Status copy_for(Assigner *assigner, Node *reader, int32_t input, LayoutId
   Tensor *tensor = reader->inputs[input];
   for (int32_t i = 0; i < assigner->copy_count; i++) {
     const Copied *known = &assigner->copies[i];
-    if (known->tensor == tensor && known->layout == layout && known->segment == reader->segment) {
+    if (known->tensor == tensor && known->layout == layout && known->segment == reader->segment &&
+        known->checkpoint_segment == reader->checkpoint_segment) {
       reader->inputs[input] = known->copy;
       return vl_ok();
     }
@@ -49,7 +51,8 @@ static Status copy_for(Assigner *assigner, Node *reader, int32_t input, LayoutId
     assigner->copies =
         vl_reallocate(assigner->copies, (size_t)assigner->copy_capacity * sizeof *assigner->copies);
   }
-  assigner->copies[assigner->copy_count++] = (Copied){tensor, layout, reader->segment, copy->outputs[0]};
+  assigner->copies[assigner->copy_count++] =
+      (Copied){tensor, layout, reader->segment, reader->checkpoint_segment, copy->outputs[0]};
   return vl_ok();
 }
 

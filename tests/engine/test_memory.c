@@ -81,11 +81,11 @@ static void a_failed_step_gives_everything_back_f1(void **state) {
     Status status = vl_run_step(&large.run, large.inputs, &result, NULL);
     assert_int_equal(status.code, VL_OUT_OF_MEMORY);
     assert_int_equal(live_bytes(&job), before_bytes);
-    assert_true(large.run.failed_request_bytes > 0);
+    assert_true(vl_heap_last_failure(large.run.heap).request_bytes > 0);
     assert_true(strcmp(large.run.failed_segment, "forward") == 0 ||
                 strcmp(large.run.failed_segment, "backward") == 0);
-    if (round > 0) assert_int_equal(large.run.failed_request_bytes, request_bytes);
-    request_bytes = large.run.failed_request_bytes;
+    if (round > 0) assert_int_equal(vl_heap_last_failure(large.run.heap).request_bytes, request_bytes);
+    request_bytes = vl_heap_last_failure(large.run.heap).request_bytes;
     job_step(&job, (uint64_t)round);
     assert_int_equal(live_bytes(&job), before_bytes);
   }
@@ -111,11 +111,11 @@ static void step_at_capacity(const char *recipe, int64_t capacity_bytes, Failure
   assert_int_equal(live_bytes(&job), before_bytes);
   if (status.code == VL_OK) {
     failures->fits++;
-    assert_int_equal(job.run.failed_request_bytes, 0);
+    assert_int_equal(vl_heap_last_failure(job.run.heap).request_bytes, 0);
     assert_string_equal(job.run.failed_segment, "");
   } else {
     assert_int_equal(status.code, VL_OUT_OF_MEMORY);
-    assert_true(job.run.failed_request_bytes > 0);
+    assert_true(vl_heap_last_failure(job.run.heap).request_bytes > 0);
     failures->forward += strcmp(job.run.failed_segment, "forward") == 0;
     failures->backward += strcmp(job.run.failed_segment, "backward") == 0;
   }

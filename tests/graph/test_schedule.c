@@ -234,6 +234,35 @@ static void reading_an_overwritten_value_is_refused(void **state) {
   vl_program_destroy(&program);
 }
 
+/* b is written over a, both are dropped, and backward reads b and then a: a is made once more, not taken for
+ * b. */
+static void a_repeated_value_that_was_overwritten_is_made_again(void **state) {
+  (void)state;
+  Graph *graph = vl_graph_create("again");
+  Program program;
+  vl_program_init(&program, graph);
+  int64_t size = 8;
+  Tensor *x = vl_graph_tensor(graph, "x", ROLE_INPUT, DTYPE_F32, 1, &size);
+  Node *scale = NULL, *relu = NULL, *of_b = NULL, *of_a = NULL;
+  OpParams two = {.alpha = 2.0};
+  require_ok(vl_graph_add(graph, "scale", &two, &x, 1, &scale));
+  require_ok(vl_graph_add(graph, "relu", NULL, &scale->outputs[0], 1, &relu));
+  relu->outputs[0]->storage = scale->outputs[0]->storage;
+  scale->recompute_on_use = relu->recompute_on_use = true;
+  graph->segment = SEGMENT_BACKWARD;
+  require_ok(vl_graph_add(graph, "gelu", NULL, &relu->outputs[0], 1, &of_b));
+  require_ok(vl_graph_add(graph, "gelu", NULL, &scale->outputs[0], 1, &of_a));
+  Schedule *schedule = NULL;
+  Simulation simulation;
+  require_ok(vl_schedule_build(&program, &schedule));
+  simulate_schedule(&program, schedule, &simulation);
+  assert_int_equal(launches_of(schedule, scale), 3);
+  assert_int_equal(launches_of(schedule, relu), 2);
+  simulation_free(&simulation);
+  vl_schedule_destroy(&schedule);
+  vl_program_destroy(&program);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_recipe_is_sound_on_bottlenecks),
@@ -244,6 +273,7 @@ int main(void) {
       cmocka_unit_test(live_bytes_fall_through_backward_d4),
       cmocka_unit_test(boundaries_are_kept),
       cmocka_unit_test(reading_an_overwritten_value_is_refused),
+      cmocka_unit_test(a_repeated_value_that_was_overwritten_is_made_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
