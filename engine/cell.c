@@ -492,11 +492,10 @@ static Status classify(Cell *cell, Status status) {
   }
   if (status.code != VL_OUT_OF_MEMORY) return vl_ok();
   snprintf(result->oom_segment, sizeof result->oom_segment, "%s", cell->stage);
-  if (cell->run.failed_request_bytes > 0) result->oom_request_bytes = cell->run.failed_request_bytes;
   if (cell->heap) {
-    HeapFreeSpace space;
-    vl_heap_free_space(cell->heap, &space);
-    result->oom_largest_free_bytes = space.largest_free_bytes;
+    HeapFailure failure = vl_heap_last_failure(cell->heap);
+    result->oom_request_bytes = failure.request_bytes;
+    result->oom_largest_free_bytes = failure.largest_free_bytes;
     take_peaks(cell, result->warmup_peak_reserved_bytes >= 0);
   }
   return vl_ok();

@@ -55,9 +55,8 @@ typedef struct Run {
   uint64_t seed;
   uint64_t step;
   double learning_rate; /* <= 0: the program's own */
-  /* Filled by vl_run_step when it fails for memory. */
-  int64_t failed_request_bytes;
-  const char *failed_segment;
+  const char
+      *failed_segment; /* where vl_run_step ran out of memory; what it asked for: vl_heap_last_failure */
   /* Called after each instance when set: a view of what was just written (tests, monitors). */
   void (*observe)(void *context, const struct Run *run, const Instance *instance, const uintptr_t *outputs);
   void *observe_context;

@@ -37,7 +37,6 @@ static Status find_given_buffers(const Walk *walk) {
 static Status obtain(Walk *walk, const AllocationRequest *request, const Instance *instance, Block **block) {
   Status status = vl_heap_obtain(walk->run->heap, request, block);
   if (status.code == VL_OUT_OF_MEMORY) {
-    walk->run->failed_request_bytes = request->bytes;
     walk->run->failed_segment = vl_segment_name(instance->node->segment);
   }
   return status;
@@ -147,7 +146,6 @@ static Status walk_schedule(Walk *walk, StepResult *result, float *logits) {
 Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) {
   const Schedule *schedule = run->executable->schedule;
   *result = (StepResult){.loss = NAN};
-  run->failed_request_bytes = 0;
   run->failed_segment = "";
   if (logits && (run->executable->program.training || !run->executable->program.logits)) {
     return vl_error(VL_INVALID, "%s keeps no logits to the end of a step: only an evaluation program does",

@@ -12,6 +12,7 @@ struct Heap {
   const AllocationPolicy *policy;
   void *state;
   int64_t live_blocks;
+  HeapFailure last_failure;
 };
 
 /* Keeps rounding to segments far from overflow; no machine has this much. */
@@ -48,10 +49,11 @@ void vl_heap_destroy(Heap **heap) {
 }
 
 /* Says what is missing and why: a shortage, or room enough but in pieces. */
-static Status describe_failure(const Heap *heap, const AllocationRequest *request, const Status *cause) {
+static Status describe_failure(Heap *heap, const AllocationRequest *request, const Status *cause) {
   const SegmentSource *source = &heap->source;
   HeapFreeSpace space;
   heap->policy->free_space(heap->state, &space);
+  heap->last_failure = (HeapFailure){request->bytes, space.largest_free_bytes};
   int64_t allocated_bytes = source->reserved_bytes - space.free_bytes;
   /* What the capacity still allows is room only when it was not the backing that refused. */
   bool unreserved_is_room = source->capacity_bytes > 0 && !source->backing_refused;
@@ -124,5 +126,7 @@ int64_t vl_heap_trim(Heap *heap) { return heap->policy->trim(heap->state); }
 void vl_heap_free_space(const Heap *heap, HeapFreeSpace *space) {
   heap->policy->free_space(heap->state, space);
 }
+
+HeapFailure vl_heap_last_failure(const Heap *heap) { return heap->last_failure; }
 
 const Tracker *vl_heap_tracker(const Heap *heap) { return heap->source.tracker; }

@@ -148,6 +148,13 @@ void vl_heap_release(Heap *heap, Block **block);
 /* Gives wholly free segments back to the system (torch.cuda.empty_cache). Returns the bytes given back. */
 int64_t vl_heap_trim(Heap *heap);
 
+/* The last request that found no room, and the largest free block then; zeros when none failed. */
+typedef struct HeapFailure {
+  int64_t request_bytes;
+  int64_t largest_free_bytes;
+} HeapFailure;
+HeapFailure vl_heap_last_failure(const Heap *heap);
+
 typedef struct HeapFreeSpace {
   int64_t free_bytes;         /* reserved and not allocated */
   int64_t largest_free_bytes; /* largest single free block */
