@@ -14,8 +14,8 @@
 /* A test for one op: all its rows, in one dtype. */
 typedef struct OpTest {
   const char *op;
-  DType dtype;
   Subject *subject;
+  DType dtype;
   bool all;
 } OpTest;
 
@@ -64,7 +64,7 @@ static int32_t list_tests(Subject *subject, bool all, OpTest *tests, struct CMUn
     for (int d = 0; d < 2 && count < MAX_TESTS; d++) {
       DType dtype = d ? DTYPE_BF16 : DTYPE_F32;
       if (op_rows[i].f32_only && dtype != DTYPE_F32) continue;
-      tests[count] = (OpTest){op_rows[i].op, dtype, subject, all};
+      tests[count] = (OpTest){op_rows[i].op, subject, dtype, all};
       snprintf(names[count], sizeof names[count], "%s_%s_matches_reference", op_rows[i].op,
                vl_dtype_name(dtype));
       units[count] = (struct CMUnitTest){names[count], op_matches_reference, NULL, NULL, &tests[count]};

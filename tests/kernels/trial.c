@@ -5,7 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FENCE_BYTES = 256, FENCE_VALUE = 0xA5, UNWRITTEN = 0xFF /* NaN in every float type */ };
+enum {
+  FENCE_BYTES = 256,
+  FENCES_BYTES = 512 /* both sides */,
+  FENCE_VALUE = 0xA5,
+  UNWRITTEN = 0xFF /* NaN in every float type */
+};
 
 /* A fenced piece of device memory. */
 typedef struct FencedBuffer {
@@ -22,13 +27,13 @@ typedef struct Region {
 
 /* ---- Device memory ---------------------------------------------------------------------------------------- */
 
-static Storage storage_in(const Tensor *tensor, LayoutId layout) {
+static Storage storage_in(Tensor *tensor, LayoutId layout) {
   return (Storage){.name = tensor->name,
                    .scope = "",
                    .role = tensor->storage->role,
                    .dtype = tensor->dtype,
                    .elements = vl_tensor_elements(tensor),
-                   .root = (Tensor *)(uintptr_t)tensor, /* only read */
+                   .root = tensor,
                    .layout = layout};
 }
 
@@ -52,11 +57,11 @@ static Status fill_bytes(Device *device, uintptr_t address, int64_t bytes, int v
 
 static Status cut(Region *region, int64_t bytes, FencedBuffer *buffer) {
   buffer->bytes = (bytes + 63) / 64 * 64;
-  if (region->used + buffer->bytes + 2 * FENCE_BYTES > region->bytes) {
+  if (region->used + buffer->bytes + FENCES_BYTES > region->bytes) {
     return vl_error(VL_INTERNAL, "test region too small");
   }
   buffer->address = region->address + (uintptr_t)(region->used + FENCE_BYTES);
-  region->used += buffer->bytes + 2 * FENCE_BYTES;
+  region->used += buffer->bytes + FENCES_BYTES;
   buffer->bytes = bytes;
   VL_TRY(fill_bytes(region->device, buffer->address - FENCE_BYTES, FENCE_BYTES, FENCE_VALUE));
   VL_TRY(fill_bytes(region->device, buffer->address + (uintptr_t)bytes, FENCE_BYTES, FENCE_VALUE));
@@ -100,16 +105,16 @@ static int32_t input_of_output(const Trial *trial, const Variant *variant, int32
 
 static Status reserve_region(const Trial *trial, const Variant *variant, int64_t workspace, Region *region) {
   Device *device = trial->subject->device;
-  int64_t bytes = workspace + 64 + 2 * FENCE_BYTES;
+  int64_t bytes = workspace + 64 + FENCES_BYTES;
   for (int32_t i = 0; i < trial->node->input_count; i++) {
     if (!trial->node->inputs[i]) continue;
     Storage storage = storage_in(trial->node->inputs[i], variant->inputs[i]);
-    bytes += device->interface->storage_bytes(device, variant->inputs[i], &storage) + 64 + 2 * FENCE_BYTES;
+    bytes += device->interface->storage_bytes(device, variant->inputs[i], &storage) + 64 + FENCES_BYTES;
   }
   for (int32_t k = 0; k < trial->node->output_count; k++) {
     if (!trial->node->outputs[k]) continue;
     Storage storage = storage_in(trial->node->outputs[k], variant->outputs[k]);
-    bytes += device->interface->storage_bytes(device, variant->outputs[k], &storage) + 64 + 2 * FENCE_BYTES;
+    bytes += device->interface->storage_bytes(device, variant->outputs[k], &storage) + 64 + FENCES_BYTES;
   }
   *region = (Region){.device = device, .bytes = bytes};
   return device->interface->backing(device)->reserve(device->interface->backing(device)->context, bytes,

@@ -44,10 +44,17 @@ static Status read_values(const Watch *watch, const Tensor *tensor, uintptr_t ad
   return status;
 }
 
+static StepTensor *find(const StepRecord *record, const char *name) {
+  for (int32_t i = 0; i < record->tensor_count; i++) {
+    if (strcmp(record->tensors[i].name, name) == 0) return &record->tensors[i];
+  }
+  return NULL;
+}
+
 /* Keeps a tensor under a name; a later write of the same name replaces it. */
 static void keep(Watch *watch, const char *name, bool is_gradient, const Tensor *tensor, uintptr_t address) {
   StepRecord *record = watch->record;
-  StepTensor *kept = (StepTensor *)(uintptr_t)step_find(record, name);
+  StepTensor *kept = find(record, name);
   if (!kept) {
     record->tensors =
         vl_reallocate(record->tensors, ((size_t)record->tensor_count + 1) * sizeof *record->tensors);
@@ -139,7 +146,7 @@ Status step_record_program(const StepSpec *spec, Program *program, Device *devic
 }
 
 Status step_record(const StepSpec *spec, Device *device, StepRecord *record) {
-  Program program;
+  Program program = {0};
   VL_TRY(step_build(spec, &program));
   return step_record_program(spec, &program, device, record);
 }
@@ -151,12 +158,7 @@ void step_clear(StepRecord *record) {
   *record = (StepRecord){0};
 }
 
-const StepTensor *step_find(const StepRecord *record, const char *name) {
-  for (int32_t i = 0; i < record->tensor_count; i++) {
-    if (strcmp(record->tensors[i].name, name) == 0) return &record->tensors[i];
-  }
-  return NULL;
-}
+const StepTensor *step_find(const StepRecord *record, const char *name) { return find(record, name); }
 
 double step_relative_error(const StepTensor *tensor, const StepTensor *truth) {
   double squares = 0.0, difference = 0.0;

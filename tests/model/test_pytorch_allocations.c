@@ -46,7 +46,7 @@ static void plan(int64_t batch, const char *recipe, MemoryStatistics *statistics
   StepSpec spec = {.case_name = "resnet50", .recipe = recipe, .micro_batch = batch};
   Device *described = NULL, *device = NULL;
   Executable *executable = NULL;
-  Program program;
+  Program program = {0};
   assert_ok(vl_profile_device_create(&paper, false, &described));
   assert_ok(vl_plan_device_create(described, "plan:plain", 0, &device));
   assert_ok(step_build(&spec, &program));
@@ -60,7 +60,7 @@ static void check_row(const json_t *row) {
   int64_t batch = json_integer_value(json_object_get(row, "batch"));
   int64_t theirs = json_integer_value(json_object_get(row, "peak_total_without_library_bytes"));
   const char *amp = json_string_value(json_object_get(row, "amp"));
-  MemoryStatistics statistics;
+  MemoryStatistics statistics = {0};
   plan(batch, amp ? "amp=bf16" : "", &statistics);
   int64_t ours = statistics.requested.peak_bytes;
   double off = ((double)ours - (double)theirs) / (double)theirs;

@@ -56,7 +56,6 @@ static void every_node_matches(const Subject *subject, const char *recipe, bool 
 
 static void f32_nodes_match(void **state) { every_node_matches(*state, "", false); }
 static void bf16_nodes_match(void **state) { every_node_matches(*state, "amp=bf16", false); }
-static void f32_vramlab_nodes_match(void **state) { every_node_matches(*state, "stack=vramlab", false); }
 static void bf16_vramlab_nodes_match(void **state) {
   every_node_matches(*state, "stack=vramlab amp=bf16", false);
 }

@@ -18,11 +18,15 @@ struct Kernel {
 static const LaunchContext start_context = {0};
 
 static Compute find_compute(const char *name) {
-  const ReferenceOp *const tables[] = {reference_convolution_ops, reference_normalization_ops,
-                                       reference_elementwise_ops, reference_pooling_ops,
-                                       reference_product_ops,     reference_shape_ops};
-  for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
-    for (const ReferenceOp *op = tables[t]; op->name; op++) {
+  const ReferenceOp *const tables[] = {reference_convolution_ops,
+                                       reference_normalization_ops,
+                                       reference_elementwise_ops,
+                                       reference_pooling_ops,
+                                       reference_product_ops,
+                                       reference_shape_ops,
+                                       NULL};
+  for (const ReferenceOp *const *table = tables; *table; table++) {
+    for (const ReferenceOp *op = *table; op->name; op++) {
       if (strcmp(op->name, name) == 0) return op->compute;
     }
   }

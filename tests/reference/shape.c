@@ -28,7 +28,7 @@ static void sum(const Node *node, const Arrays *arrays) {
   for (int64_t i = 0; i < vl_tensor_elements(y); i++)
     arrays->outputs[0][i] = 0.0;
   for (int64_t i = 0; i < vl_tensor_elements(x); i++) {
-    int64_t at[VL_MAX_DIMS], kept[VL_MAX_DIMS] = {0};
+    int64_t at[VL_MAX_DIMS] = {0}, kept[VL_MAX_DIMS] = {0};
     int32_t rank = 0;
     unravel(x, i, at);
     for (int32_t dim = 0; dim < x->rank; dim++) {
@@ -41,7 +41,7 @@ static void sum(const Node *node, const Arrays *arrays) {
 static void broadcast(const Node *node, const Arrays *arrays) {
   const Tensor *x = node->inputs[0], *y = node->outputs[0];
   for (int64_t i = 0; i < vl_tensor_elements(y); i++) {
-    int64_t at[VL_MAX_DIMS], from[VL_MAX_DIMS] = {0};
+    int64_t at[VL_MAX_DIMS] = {0}, from[VL_MAX_DIMS] = {0};
     unravel(y, i, at);
     for (int32_t dim = 0; dim < x->rank; dim++) {
       from[dim] = x->shape[dim] == 1 ? 0 : at[dim + y->rank - x->rank];
@@ -59,7 +59,7 @@ static void reshape(const Node *node, const Arrays *arrays) {
 static void transpose(const Node *node, const Arrays *arrays) {
   const Tensor *x = node->inputs[0], *y = node->outputs[0];
   for (int64_t i = 0; i < vl_tensor_elements(y); i++) {
-    int64_t at[VL_MAX_DIMS], from[VL_MAX_DIMS] = {0};
+    int64_t at[VL_MAX_DIMS] = {0}, from[VL_MAX_DIMS] = {0};
     unravel(y, i, at);
     for (int32_t dim = 0; dim < y->rank; dim++)
       from[node->params.axes[dim]] = at[dim];
@@ -70,7 +70,7 @@ static void transpose(const Node *node, const Arrays *arrays) {
 static void slice(const Node *node, const Arrays *arrays) {
   const Tensor *x = node->inputs[0], *y = node->outputs[0];
   for (int64_t i = 0; i < vl_tensor_elements(y); i++) {
-    int64_t at[VL_MAX_DIMS];
+    int64_t at[VL_MAX_DIMS] = {0};
     unravel(y, i, at);
     for (int32_t dim = 0; dim < y->rank; dim++)
       at[dim] += node->params.start[dim];
@@ -83,7 +83,7 @@ static void pad(const Node *node, const Arrays *arrays) {
   for (int64_t i = 0; i < vl_tensor_elements(y); i++)
     arrays->outputs[0][i] = 0.0;
   for (int64_t i = 0; i < vl_tensor_elements(x); i++) {
-    int64_t at[VL_MAX_DIMS];
+    int64_t at[VL_MAX_DIMS] = {0};
     unravel(x, i, at);
     for (int32_t dim = 0; dim < x->rank; dim++)
       at[dim] += node->params.start[dim];
