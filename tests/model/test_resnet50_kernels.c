@@ -83,8 +83,9 @@ static int close_cpu(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(f32_nodes_match),         cmocka_unit_test(bf16_nodes_match),
-      cmocka_unit_test(f32_vramlab_nodes_match), cmocka_unit_test(bf16_vramlab_nodes_match),
+      cmocka_unit_test(f32_nodes_match),
+      cmocka_unit_test(bf16_nodes_match),
+      cmocka_unit_test(bf16_vramlab_nodes_match),
       cmocka_unit_test(bf16_smooth_nodes_match),
   };
   return cmocka_run_group_tests_name("resnet50_kernels", tests, open_cpu, close_cpu);
