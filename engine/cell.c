@@ -179,7 +179,9 @@ static Status fill_inputs(Cell *cell, uint64_t step) {
   int32_t *labels = vl_allocate(label_bytes);
   Status status = engine_data_batch(cell->data, cell->spec->seed, step, batch, images, labels);
   if (status.code == VL_OK) status = vl_inputs_write(cell->inputs, "images", images, (int64_t)image_bytes);
-  if (status.code == VL_OK) status = vl_inputs_write(cell->inputs, "labels", labels, (int64_t)label_bytes);
+  if (status.code == VL_OK && !cell->spec->inference) {
+    status = vl_inputs_write(cell->inputs, "labels", labels, (int64_t)label_bytes);
+  }
   free(images);
   free(labels);
   return status;
@@ -467,7 +469,7 @@ static Status run_cell(Cell *cell) {
   VL_TRY(run_steps(cell));
   take_driver(cell);
   measure_tracker(cell);
-  if (cell->data && !cell->spec->inference) VL_TRY(evaluate(cell));
+  if (cell->data) VL_TRY(evaluate(cell));
   if (cell->spec->save_state[0]) {
     VL_TRY(vl_state_save(cell->state, cell->spec->save_state,
                          cell->first_step + cell->spec->warmup + cell->spec->steps, cell->spec->seed));

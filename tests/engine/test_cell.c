@@ -2,6 +2,7 @@
  * not a failure, and figures that agree with each other. */
 #include "engine/engine.h"
 #include "tests/graph/networks.h"
+#include <hdf5.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -273,6 +274,67 @@ static void inference_keeps_no_gradients(void **state) {
   vl_cell_result_clear(&r);
 }
 
+/* A data file of as many samples in each part; sample n is a flat image of shade 50 n and class n. */
+static void write_part(hid_t file, const char *images_name, const char *labels_name, hsize_t samples) {
+  hsize_t shape[] = {samples, 3, 32, 32};
+  size_t pixels = 3 * 32 * 32;
+  unsigned char *images = vl_allocate((size_t)samples * pixels);
+  int32_t labels[8];
+  for (hsize_t n = 0; n < samples; n++) {
+    memset(images + n * pixels, (int)(50 * n), pixels);
+    labels[n] = (int32_t)n;
+  }
+  hid_t space = H5Screate_simple(4, shape, NULL), label_space = H5Screate_simple(1, shape, NULL);
+  hid_t set = H5Dcreate2(file, images_name, H5T_STD_U8LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  hid_t label_set =
+      H5Dcreate2(file, labels_name, H5T_STD_I32LE, label_space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  assert_true(H5Dwrite(set, H5T_NATIVE_UCHAR, H5S_ALL, H5S_ALL, H5P_DEFAULT, images) >= 0);
+  assert_true(H5Dwrite(label_set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, labels) >= 0);
+  H5Dclose(set);
+  H5Dclose(label_set);
+  H5Sclose(space);
+  H5Sclose(label_space);
+  free(images);
+}
+
+/* Trained on a file and evaluated on its held-out part, five samples in batches of two; what was saved has
+ * the same accuracy when it is only evaluated. */
+static void data_gives_an_accuracy(void **state) {
+  (void)state;
+  char directory[] = "/tmp/vramlab-cell-XXXXXX", data[64], saved[64];
+  assert_non_null(mkdtemp(directory));
+  snprintf(data, sizeof data, "%s/data.h5", directory);
+  snprintf(saved, sizeof saved, "%s/state", directory);
+  hid_t file = H5Fcreate(data, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  write_part(file, "images", "labels", 4);
+  write_part(file, "held_out_images", "held_out_labels", 5);
+  H5Fclose(file);
+  CellSpec spec = small_spec();
+  snprintf(spec.data, sizeof spec.data, "%s", data);
+  snprintf(spec.save_state, sizeof spec.save_state, "%s", saved);
+  CellResult trained = run(&spec);
+  assert_string_equal(trained.status, "ok");
+  double of_five = trained.accuracy * 5.0;
+  assert_true(of_five >= 0.0 && of_five <= 5.0 && fabs(of_five - nearbyint(of_five)) < 1e-9);
+  spec.save_state[0] = '\0';
+  spec.inference = true;
+  snprintf(spec.load_state, sizeof spec.load_state, "%s", saved);
+  CellResult evaluated = run(&spec);
+  assert_string_equal(evaluated.status, "ok");
+  assert_true(evaluated.accuracy == trained.accuracy);
+  vl_cell_result_clear(&trained);
+  vl_cell_result_clear(&evaluated);
+  snprintf(spec.settings[1], sizeof spec.settings[1], "classes=4");
+  spec.load_state[0] = '\0';
+  Status status = vl_cell_run(&spec, NULL, &evaluated);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "label 4 of 'held_out_labels'"));
+  vl_cell_result_clear(&evaluated);
+  unlink(data);
+  unlink(saved);
+  rmdir(directory);
+}
+
 int main(void) {
   Device *device = NULL;
   Status status = vl_device_open("cpu", NULL, &device);
@@ -292,6 +354,7 @@ int main(void) {
       cmocka_unit_test(a_cell_goes_on_where_a_saved_one_ended),
       cmocka_unit_test(the_timeline_names_segments),
       cmocka_unit_test(inference_keeps_no_gradients),
+      cmocka_unit_test(data_gives_an_accuracy),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
