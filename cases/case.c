@@ -7,7 +7,7 @@ extern const Case case_resnet50;
 static const Case *const cases[] = {&case_resnet50};
 
 const Case *const *vl_case_all(int32_t *count) {
-  *count = (int32_t)(sizeof cases / sizeof *cases);
+  *count = (int32_t)(sizeof cases / sizeof(Case *));
   return cases;
 }
 
@@ -24,7 +24,7 @@ static bool lists(const char *names, const char *name) {
 }
 
 const Case *vl_case_find(const char *name) {
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+  for (size_t i = 0; i < sizeof cases / sizeof(Case *); i++) {
     if (strcmp(cases[i]->name, name) == 0 || lists(cases[i]->also_called, name)) return cases[i];
   }
   return NULL;

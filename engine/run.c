@@ -120,7 +120,7 @@ static Status finish(const Walk *walk, StepResult *result, int64_t start_ns, flo
   device->interface->describe(device, &description);
   if (description.predicts) return vl_ok();
   if (program->loss) {
-    float loss;
+    float loss = 0.0F;
     VL_TRY(download_plain_f32(walk, program->loss, &loss));
     result->loss = (double)loss;
   }
@@ -153,7 +153,7 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
   }
   Walk walk = {.run = run, .inputs = inputs, .schedule = schedule};
   walk.addresses = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.addresses);
-  walk.blocks = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.blocks);
+  walk.blocks = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof(Block *));
   Status status = walk_schedule(&walk, result, logits);
   for (int32_t i = 0; i < schedule->buffer_count; i++)
     vl_heap_release(run->heap, &walk.blocks[i]);

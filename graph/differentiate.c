@@ -5,12 +5,12 @@
 #include <string.h>
 
 static void make_room(Gradients *gradients, int32_t id) {
-  if (id < gradients->capacity) return;
+  if (gradients->of && id < gradients->capacity) return;
   int32_t capacity = 2 * (id + 1);
   size_t old = (size_t)gradients->capacity, added = (size_t)(capacity - gradients->capacity);
-  gradients->of = vl_reallocate(gradients->of, (size_t)capacity * sizeof *gradients->of);
+  gradients->of = vl_reallocate(gradients->of, (size_t)capacity * sizeof(Tensor *));
   gradients->needed = vl_reallocate(gradients->needed, (size_t)capacity * sizeof *gradients->needed);
-  memset(gradients->of + old, 0, added * sizeof *gradients->of);
+  memset(gradients->of + old, 0, added * sizeof(Tensor *));
   memset(gradients->needed + old, 0, added * sizeof *gradients->needed);
   gradients->capacity = capacity;
 }

@@ -243,9 +243,9 @@ static int compare_names(const void *a, const void *b) {
 
 static Status check_names(const Graph *graph) {
   size_t count = (size_t)graph->storage_count;
-  Storage **sorted = vl_allocate((count + 1) * sizeof *sorted);
-  if (count > 0) memcpy(sorted, graph->storages, count * sizeof *sorted);
-  qsort(sorted, count, sizeof *sorted, compare_names);
+  Storage **sorted = vl_allocate((count + 1) * sizeof(Storage *));
+  if (count > 0) memcpy(sorted, graph->storages, count * sizeof(Storage *));
+  qsort(sorted, count, sizeof(Storage *), compare_names);
   const char *twice = NULL;
   for (size_t i = 0; i + 1 < count && !twice; i++) {
     if (strcmp(sorted[i]->name, sorted[i + 1]->name) == 0) twice = sorted[i]->name;

@@ -29,7 +29,7 @@ static int32_t add_buffer(Builder *builder, Storage *storage) {
     builder->buffer_capacity = builder->buffer_capacity ? 2 * builder->buffer_capacity : 256;
     size_t count = (size_t)builder->buffer_capacity;
     schedule->buffers = vl_reallocate(schedule->buffers, count * sizeof *schedule->buffers);
-    builder->value = vl_reallocate(builder->value, count * sizeof *builder->value);
+    builder->value = vl_reallocate(builder->value, count * sizeof(Tensor *));
   }
   int32_t id = schedule->buffer_count++;
   schedule->buffers[id] =
@@ -118,7 +118,7 @@ static Status read_inputs(Builder *builder, const Node *node, bool backward, int
   }
   /* Repetitions for a later input may have written over an earlier one's value: check at the end. */
   for (int32_t i = 0; i < node->input_count; i++) {
-    if (inputs[i] < 0) continue;
+    if (!node->inputs[i]) continue;
     const Tensor *held = builder->value[inputs[i]];
     if (held != viewed(node->inputs[i])) {
       return vl_error(VL_INTERNAL, "%s in %s reads %s after it was overwritten by %s", node->op->name,

@@ -8,12 +8,12 @@ static const Optimization *const table[] = {
 };
 
 const Optimization *const *vl_optimization_all(int32_t *count) {
-  *count = (int32_t)(sizeof table / sizeof *table);
+  *count = (int32_t)(sizeof table / sizeof(Optimization *));
   return table;
 }
 
 const Optimization *vl_optimization_find(const char *name) {
-  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+  for (size_t i = 0; i < sizeof table / sizeof(Optimization *); i++) {
     if (strcmp(table[i]->name, name) == 0) return table[i];
   }
   return NULL;
