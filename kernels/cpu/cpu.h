@@ -27,8 +27,8 @@ typedef struct CpuDevice {
 
 typedef struct CpuOp CpuOp;
 
-/* A node in given layouts. Made by the device (zeroed, op, node, layouts and threads set), then op->prepare.
- */
+/* A node in given layouts. Made by the device (zeroed, op, node, layouts and threads set), then op->prepare,
+ * which may replace op by another way to compute the same. */
 struct Kernel {
   const CpuOp *op;
   const Node *node; /* outlives the kernel */
