@@ -112,6 +112,9 @@ def add_to_store(a, result):
 def main():
     a = parse()
     recipe = a.recipe or RECIPES[a.precision]
+    if not os.path.exists(a.python):
+        print(f"no peer at {a.python}: run scripts/peers/setup first", file=sys.stderr)
+        return 3
     print(f"ResNet-50, batch {a.batch}, 224x224, {a.precision}, {a.threads} threads; our recipe: {recipe}",
           file=sys.stderr)
     gate = same_losses(a, recipe)

@@ -1,5 +1,7 @@
 """One cell, plans, lists, the doctor, and what bad usage says."""
 
+import json
+import subprocess
 import unittest
 
 from program import ProgramTest, main, strict_json
@@ -105,6 +107,39 @@ class Usage(ProgramTest):
         if states["device cuda"] == "ok":
             self.skipTest("there is a GPU")
         self.refuses("run", *SMALL, "--device", "cuda", says="cuda", code=77)
+
+
+PEER = {"case": "resnet50", "batch": 16, "amp": "bf16", "ckpt": 0, "samples_per_s": 20.5, "step_s": 0.78, "params": 25557032,
+        "base_rss_bytes": 500000000, "peak_rss_bytes": 1700000000, "threads": 2, "torch": "2.14.1", "malloc": "keep",
+        "compile": False, "channels_last": True, "losses": [7.1, 7.0, 6.9]}
+
+
+class Import(ProgramTest):
+    def give(self, text, *options, code=0):
+        done = subprocess.run(self.command("import", *options), cwd=self.folder, input=text, capture_output=True, text=True,
+                              timeout=60, check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def test_peer_stands_beside_ours(self):
+        ours = self.run_program("plan", *SMALL, "--json").stdout
+        self.give(ours, "--store", "store")
+        for repeat in ("0", "1", "1"):
+            self.give(json.dumps(PEER), "--store", "store", "--repeat", repeat)
+        lines = self.journal("store")[1:]
+        self.assertEqual([line["engine"] for line in lines], ["vramlab", "torch", "torch", "torch"])
+        self.assertEqual(len({line["cell_key"] for line in lines}), 3)  # the same repetition again supersedes
+        peer = lines[1]
+        self.assertEqual((peer["peak_step_bytes"], peer["samples_per_s"], peer["recipe"], peer["losses"]),
+                         (1200000000, 20.5, "amp=bf16", PEER["losses"]))
+        self.assertEqual(peer["library"], "PyTorch 2.14.1 eager channels-last malloc=keep")
+
+    def test_what_is_neither_is_refused_and_nothing_made(self):
+        for text in ("", "{", "[]", "{}", json.dumps({**PEER, "samples_per_s": "fast"}),
+                     json.dumps({**PEER, "case": "resnet51"})):
+            self.assertIn("vramlab: ", self.give(text, "--store", "store", code=2).stderr)
+        self.assertFalse((self.folder / "store").exists())
+        self.give("{}", code=2)
 
 
 class Lists(ProgramTest):
