@@ -62,6 +62,9 @@ typedef struct DeviceInterface {
    * is written as zero. */
   Status (*upload)(Device *device, const Storage *storage, const void *host, uintptr_t address);
   Status (*download)(Device *device, const Storage *storage, uintptr_t address, void *host);
+  /* Optional: where the host may write a plain storage directly, so that no second copy of it exists; NULL
+   * where device memory is not the host's. */
+  void *(*host_view)(Device *device, uintptr_t address);
   /* Queues the kernel; never blocks on an asynchronous device. Absent tensors have address 0. */
   Status (*launch)(Device *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                    uintptr_t workspace, const LaunchContext *context);

@@ -78,12 +78,18 @@ static void synthesize(const Storage *storage, uint64_t key, int64_t first_sampl
 
 Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample,
                             int64_t classes) {
+  const DeviceInterface *interface = inputs->device->interface;
   for (int32_t i = 0; i < inputs->count; i++) {
     const Input *item = &inputs->items[i];
+    uint64_t key = vl_random_key(seed, step, item->storage->name);
+    void *view = interface->host_view ? interface->host_view(inputs->device, item->block->address) : NULL;
+    if (view) {
+      synthesize(item->storage, key, first_sample, classes, view);
+      continue;
+    }
     void *host = vl_allocate((size_t)vl_dtype_bytes(item->storage->dtype, item->storage->elements) + 1);
-    synthesize(item->storage, vl_random_key(seed, step, item->storage->name), first_sample, classes, host);
-    Status status =
-        inputs->device->interface->upload(inputs->device, item->storage, host, item->block->address);
+    synthesize(item->storage, key, first_sample, classes, host);
+    Status status = interface->upload(inputs->device, item->storage, host, item->block->address);
     free(host);
     VL_TRY(status);
   }

@@ -193,6 +193,11 @@ static Status upload(Device *device, const Storage *storage, const void *host, u
   return vl_ok();
 }
 
+static void *host_view(Device *device, uintptr_t address) {
+  (void)device;
+  return (void *)address;
+}
+
 static Status download(Device *device, const Storage *storage, uintptr_t address, void *host) {
   VL_TRY(check_layout(own(device), storage));
   use_threads(own(device));
@@ -247,6 +252,7 @@ static const DeviceInterface interface = {
     .backing = backing,
     .upload = upload,
     .download = download,
+    .host_view = host_view,
     .launch = launch,
     .synchronize = synchronize,
     .driver_bytes = driver_bytes,
