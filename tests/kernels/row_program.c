@@ -30,7 +30,7 @@ static int32_t add_operands(const OpRow *row, DType dtype, Graph *graph, Tensor 
     int32_t rank = 0;
     while (rank < VL_MAX_DIMS && operand->shape[rank] > 0)
       rank++;
-    char name[16];
+    char name[24];
     snprintf(name, sizeof name, "operand%d", count);
     tensors[count] = vl_graph_tensor(graph, name, role_of(row, operand->kind), dtype_of(operand->kind, dtype),
                                      rank, operand->shape);
