@@ -44,7 +44,7 @@ void vl_cell_result_clear(CellResult *result) {
   memset(result, 0, sizeof *result);
 }
 
-static void result_init(CellResult *result) {
+void vl_cell_result_init(CellResult *result) {
   memset(result, 0, sizeof *result);
   int64_t *unknown[] = {&result->needed_bytes,
                         &result->needed_low_bytes,
@@ -506,7 +506,7 @@ static Status classify(Cell *cell, Status status) {
 static Status run_at_end(const CellSpec *spec, const CellObserver *observer, bool low_end,
                          CellResult *result) {
   Cell cell = {.spec = spec, .observer = observer, .low_end = low_end, .result = result, .stage = "setup"};
-  result_init(result);
+  vl_cell_result_init(result);
   VL_TRY(vl_cell_check(spec));
   VL_TRY(check_spec(&cell));
   vl_recipe_format(&cell.recipe, result->recipe, sizeof result->recipe);

@@ -164,6 +164,9 @@ typedef struct CellResult {
   TimelineEvent *timeline;
   int64_t timeline_count;
 } CellResult;
+/* Everything unknown: -1 in byte fields, NaN in real ones; one rank, no accumulation. */
+void vl_cell_result_init(CellResult *result);
+/* Frees what it holds and zeroes it. */
 void vl_cell_result_clear(CellResult *result);
 
 /* Progress while a cell runs; NULL callbacks are skipped. */

@@ -191,6 +191,7 @@ json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, cons
   Recipe recipe;
   /* On the heap: with its scopes a result is large for a stack. */
   CellResult *result = vl_allocate(sizeof *result);
+  vl_cell_result_init(result);
   canonical_recipe(spec->recipe, result->recipe, &recipe);
   snprintf(result->status, sizeof result->status, "%s", status);
   snprintf(result->error, sizeof result->error, "%s", error);
@@ -206,32 +207,7 @@ json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, cons
   result->accumulate = accumulate ? strtoll(accumulate, NULL, 10) : 1;
   result->ranks = 1;
   result->global_batch = result->micro_batch * result->accumulate;
-  int64_t *unknown[] = {&result->parameters,
-                        &result->needed_low_bytes,
-                        &result->flops_per_step,
-                        &result->recompute_flops,
-                        &result->saved_activation_bytes,
-                        &result->needed_bytes,
-                        &result->peak_requested_bytes,
-                        &result->peak_allocated_bytes,
-                        &result->peak_reserved_bytes,
-                        &result->peak_driver_bytes,
-                        &result->warmup_peak_allocated_bytes,
-                        &result->warmup_peak_reserved_bytes,
-                        &result->steady_peak_allocated_bytes,
-                        &result->steady_peak_reserved_bytes,
-                        &result->peak_step_bytes,
-                        &result->base_bytes,
-                        &result->untracked_bytes,
-                        &result->cached_free_bytes,
-                        &result->oom_request_bytes,
-                        &result->oom_largest_free_bytes,
-                        &result->events_per_step};
-  for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
-    *unknown[i] = -1;
-  for (int i = 0; i < MEMORY_CATEGORY_COUNT; i++)
-    result->peak_by_category[i] = -1;
-  result->build_s = result->tracker_share = result->accuracy = NAN;
+  result->parameters = result->flops_per_step = result->recompute_flops = -1;
   json_t *record = vl_record_create(cell, result);
   free(result);
   return record;
