@@ -1,20 +1,6 @@
-/* The engine's cell functions, taken by the program's test twin: cells do as they are told in --data. Specs
- * are checked as far as a case and a recipe go. */
+/* The engine's vl_cell_check and vl_cell_run, taken by the program's test twin: cells do as they are told in
+ * --data. Specs are checked as far as a case and a recipe go. */
 #include "tests/harness/fake_cells.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-void vl_cell_spec_init(CellSpec *spec) {
-  *spec = (CellSpec){.device = "cpu", .micro_batch = 1, .warmup = 1, .steps = 3};
-}
-
-void vl_cell_result_clear(CellResult *result) {
-  free(result->step_s);
-  free(result->losses);
-  free(result->timeline);
-  memset(result, 0, sizeof *result);
-}
 
 Status vl_cell_check(const CellSpec *spec) {
   Recipe recipe;

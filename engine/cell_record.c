@@ -1,0 +1,47 @@
+/* What a cell is asked and what it answers, as plain records: their empty forms. Apart from running one, so that
+ * a test can put another runner in its place. */
+#include "engine/engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void vl_cell_spec_init(CellSpec *spec) {
+  *spec = (CellSpec){.device = "cpu", .micro_batch = 1, .warmup = 1, .steps = 5};
+}
+
+void vl_cell_result_clear(CellResult *result) {
+  free(result->step_s);
+  free(result->losses);
+  free(result->step_peak_bytes);
+  free(result->timeline);
+  memset(result, 0, sizeof *result);
+}
+
+void vl_cell_result_init(CellResult *result) {
+  memset(result, 0, sizeof *result);
+  int64_t *unknown[] = {&result->needed_bytes,
+                        &result->needed_low_bytes,
+                        &result->peak_requested_bytes,
+                        &result->peak_allocated_bytes,
+                        &result->peak_reserved_bytes,
+                        &result->peak_driver_bytes,
+                        &result->warmup_peak_allocated_bytes,
+                        &result->warmup_peak_reserved_bytes,
+                        &result->steady_peak_allocated_bytes,
+                        &result->steady_peak_reserved_bytes,
+                        &result->peak_step_bytes,
+                        &result->base_bytes,
+                        &result->untracked_bytes,
+                        &result->cached_free_bytes,
+                        &result->oom_request_bytes,
+                        &result->oom_largest_free_bytes,
+                        &result->saved_activation_bytes,
+                        &result->events_per_step};
+  for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+    *unknown[i] = -1;
+  for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++)
+    result->peak_by_category[i] = -1;
+  result->build_s = result->tracker_share = result->accuracy = NAN;
+  result->accumulate = result->ranks = 1;
+}
