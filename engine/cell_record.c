@@ -1,5 +1,5 @@
-/* What a cell is asked and what it answers, as plain records: their empty forms. Apart from running one, so that
- * a test can put another runner in its place. */
+/* What a cell is asked and what it answers, as plain records: their empty forms. Apart from running one, so
+ * that a test can put another runner in its place. */
 #include "engine/engine.h"
 
 #include <math.h>
