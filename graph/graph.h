@@ -113,7 +113,8 @@ typedef struct Op {
   Precision precision;
   bool side_effect; /* changes persistent storage or counters: recomputation never includes it */
   bool is_view;     /* output shares the input's storage where the layout allows */
-  uint32_t inplace; /* bit i: output 0 may take input i's storage when shapes and dtypes agree */
+  /* Bit i of [k]: output k may take input i's storage when shapes and dtypes agree. */
+  uint32_t inplace[VL_MAX_OUTPUTS];
   /* Checks inputs and parameters and creates the outputs (shape, dtype); VL_INVALID names the node and
    * the numbers that clash. */
   Status (*infer)(Graph *graph, Node *node);

@@ -1,5 +1,6 @@
 /* fuse=norm: batch norm, residual addition and ReLU become one op, so that the tensors between them are never
- * made. */
+ * made. In backward, where two gradients meet (a residual's and that of the branch beside it) in front of a
+ * batch norm, the norm takes both and their sum is never made. */
 #include "optimizations/internal.h"
 #include <string.h>
 
@@ -60,14 +61,43 @@ static Status apply(Program *program, const char *value, const Target *target) {
   return vl_ok();
 }
 
+/* Inputs of batch_norm_backward, as README.md of graph/ops lists them. */
+enum { BACKWARD_DY = 0, BACKWARD_DY2 = 7 };
+
+/* The sum that only this norm reads, as its dy; NULL: there is none, or no room for its second operand. */
+static Node *gradient_sum(const Program *program, const Node *backward) {
+  Tensor *dy = backward->inputs[BACKWARD_DY];
+  if (backward->input_count > BACKWARD_DY2 || !is_op(dy->producer, "add")) return NULL;
+  if (dy->producer->segment != SEGMENT_BACKWARD || dy->storage->role != ROLE_ACTIVATION) return NULL;
+  return sole_reader(program, dy->producer, "batch_norm_backward") == backward ? dy->producer : NULL;
+}
+
+static Status apply_to_gradients(Program *program, const char *value, const Target *target) {
+  (void)value;
+  (void)target;
+  Graph *graph = program->graph;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    Node *node = graph->nodes[i];
+    Node *sum = is_op(node, "batch_norm_backward") ? gradient_sum(program, node) : NULL;
+    if (!sum) continue;
+    node->inputs[BACKWARD_DY] = sum->inputs[0];
+    node->inputs[BACKWARD_DY2] = sum->inputs[1];
+    node->input_count = BACKWARD_DY2 + 1;
+    vl_graph_remove(graph, sum);
+    i--; /* what followed the sum moved up */
+  }
+  return vl_ok();
+}
+
 const Optimization optimization_fuse = {
     .name = "fuse",
     .also_called = "kernel fusion, fused batch norm, BN+ReLU",
     .turn_on = "torch.compile(model)",
     .values = "norm",
-    .help = "one op for batch norm, residual addition and ReLU: no tensors in between",
+    .help = "one op for batch norm, residual addition and ReLU, forward and backward: no tensors in between",
     .phase = PHASE_GRAPH,
     .preserves = PRESERVES_TOLERANCE,
     .check = check,
     .apply = apply,
+    .apply_to_gradients = apply_to_gradients,
 };

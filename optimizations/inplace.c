@@ -27,10 +27,12 @@ static bool read_elsewhere(const Graph *graph, const Node *node, const Storage *
   return false;
 }
 
-static bool may_take(const Program *program, const Node *node, int32_t input) {
-  const Tensor *from = node->inputs[input], *to = node->outputs[0];
+static bool may_take(const Program *program, const Node *node, int32_t output, int32_t input) {
+  const Tensor *from = node->inputs[input], *to = node->outputs[output];
   if (!from || !to || !from->producer || from->producer->segment != node->segment) return false;
-  if (from->storage == to->storage) return false;
+  for (int32_t k = 0; k < node->output_count; k++) { /* taken already */
+    if (node->outputs[k] && node->outputs[k]->storage == from->storage) return false;
+  }
   if (from->storage->role != ROLE_ACTIVATION || to->storage->role != ROLE_ACTIVATION) return false;
   if (from->dtype != to->dtype || !vl_tensor_same_shape(from, to)) return false;
   if (from->offset != 0 || from->storage->elements != to->storage->elements) return false;
@@ -39,6 +41,22 @@ static bool may_take(const Program *program, const Node *node, int32_t input) {
     if (i != input && node->inputs[i] && node->inputs[i]->storage == from->storage) return false;
   }
   return !is_kept(program, from->storage) && !read_elsewhere(program->graph, node, from->storage);
+}
+
+/* Takes for an output the first input that may be written over. */
+static void take_storage(const Program *program, Node *node, int32_t output) {
+  for (int32_t input = 0; input < node->input_count; input++) {
+    if (!(node->op->inplace[output] >> input & 1U) || !may_take(program, node, output, input)) continue;
+    node->outputs[output]->storage = node->inputs[input]->storage;
+    return;
+  }
+}
+
+/* Autograd adds up gradients in place; so does a batch norm that does it for `fuse`. */
+static bool accumulates(const Node *node) {
+  if (node->segment != SEGMENT_BACKWARD) return false;
+  bool norm = strcmp(node->op->name, "batch_norm_backward") == 0;
+  return strcmp(node->op->name, "add") == 0 || (norm && node->input_count == node->op->max_inputs);
 }
 
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
@@ -53,13 +71,9 @@ static Status apply(Program *program, const char *value, const Target *target) {
   Graph *graph = program->graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
     Node *node = graph->nodes[i];
-    bool accumulates = node->segment == SEGMENT_BACKWARD && strcmp(node->op->name, "add") == 0;
-    if (!all && !node->inplace_hint && !accumulates) continue;
-    for (int32_t input = 0; input < node->input_count; input++) {
-      if (!(node->op->inplace & (1U << input)) || !may_take(program, node, input)) continue;
-      node->outputs[0]->storage = node->inputs[input]->storage;
-      break;
-    }
+    if (!all && !node->inplace_hint && !accumulates(node)) continue;
+    for (int32_t output = 0; output < node->output_count; output++)
+      take_storage(program, node, output);
   }
   return vl_ok();
 }

@@ -42,6 +42,9 @@ typedef struct Optimization {
    * recipe's other keys exclude it; changes nothing. `recipe` is the whole recipe. */
   Status (*check)(const Program *program, const char *value, const struct Recipe *recipe);
   Status (*apply)(Program *program, const char *value, const Target *target);
+  /* Optional: what the pass has to do with the gradients of a training program. Called right after
+   * differentiation, whatever the phase, before anything is in place. */
+  Status (*apply_to_gradients)(Program *program, const char *value, const Target *target);
 } Optimization;
 
 const Optimization *vl_optimization_find(const char *name); /* by name only */

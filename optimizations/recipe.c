@@ -137,16 +137,25 @@ static Status run_phase(const Recipe *recipe, Phase phase, Program *program, con
   return vl_ok();
 }
 
+/* Differentiation and updates. */
+static Status complete_training(const Recipe *recipe, Program *program, const Target *target) {
+  VL_TRY(vl_program_differentiate(program));
+  VL_TRY(vl_program_add_updates(program));
+  for (int32_t i = 0; i < recipe->count; i++) {
+    const RecipeItem *item = &recipe->items[i];
+    if (!item->optimization->apply_to_gradients) continue;
+    VL_TRY(item->optimization->apply_to_gradients(program, item->value, target));
+  }
+  return vl_ok();
+}
+
 Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *target) {
   /* A saved convolution input can go before the data gradient is made; autograd makes both at once. */
   program->weight_gradient_first = program->release_gradients = recipe->stack_vramlab;
   for (Phase phase = PHASE_CASE; phase <= PHASE_PRECISION; phase++) {
     VL_TRY(run_phase(recipe, phase, program, target));
   }
-  if (program->training) {
-    VL_TRY(vl_program_differentiate(program));
-    VL_TRY(vl_program_add_updates(program));
-  }
+  if (program->training) VL_TRY(complete_training(recipe, program, target));
   /* What the source program itself does in place is part of the baseline. */
   if (!vl_recipe_value(recipe, "inplace")) VL_TRY(optimization_inplace.apply(program, "source", target));
   for (Phase phase = PHASE_BACKWARD; phase <= PHASE_POLICY; phase++) {

@@ -1,9 +1,24 @@
 /* Batch normalisation in parts: statistics, application (with the residual addition and the ReLU that may
- * follow), the running statistics, and one backward node. */
+ * follow), the running statistics, and one backward node, which takes the sum of two gradients where `fuse`
+ * found one: a residual's, say, and that of the branch beside it. */
 #include "graph/ops/ops.h"
 
 enum { INPUT_X = 0, INPUT_MEAN, INPUT_VAR, INPUT_GAMMA, INPUT_BETA, INPUT_RESIDUAL };
-enum { BACKWARD_DY = 0, BACKWARD_X, BACKWARD_MEAN, BACKWARD_VAR, BACKWARD_GAMMA, BACKWARD_BETA, BACKWARD_Y };
+enum {
+  BACKWARD_DY = 0,
+  BACKWARD_X,
+  BACKWARD_MEAN,
+  BACKWARD_VAR,
+  BACKWARD_GAMMA,
+  BACKWARD_BETA,
+  BACKWARD_Y,
+  BACKWARD_DY2
+};
+enum { BACKWARD_DX = 0, BACKWARD_DRESIDUAL = 3 }; /* outputs; dgamma and dbeta in between */
+
+static bool has_input(const Node *node, int32_t index) {
+  return node->input_count > index && node->inputs[index] != NULL;
+}
 
 /* (N, C, ...) with at least one dimension to take statistics over besides N. */
 static Status check_activation(const Node *node, int32_t index, const char *name) {
@@ -40,9 +55,7 @@ static int64_t flops_stats(const Node *node) { return op_multiply(4, vl_tensor_e
 
 /* ---- batch_norm_apply ------------------------------------------------------------------------------------- */
 
-static bool has_residual(const Node *node) {
-  return node->input_count > INPUT_RESIDUAL && node->inputs[INPUT_RESIDUAL] != NULL;
-}
+static bool has_residual(const Node *node) { return has_input(node, INPUT_RESIDUAL); }
 
 static Status infer_apply(Graph *graph, Node *node) {
   VL_TRY(check_activation(node, INPUT_X, "x"));
@@ -153,8 +166,7 @@ static int64_t flops_update(const Node *node) { return op_multiply(7, vl_tensor_
 
 static Status check_mask_source(const Node *node) {
   const Tensor *x = node->inputs[BACKWARD_X];
-  bool beta = node->input_count > BACKWARD_BETA && node->inputs[BACKWARD_BETA] != NULL;
-  bool y = node->input_count > BACKWARD_Y && node->inputs[BACKWARD_Y] != NULL;
+  bool beta = has_input(node, BACKWARD_BETA), y = has_input(node, BACKWARD_Y);
   if (beta) VL_TRY(check_parameter(node, BACKWARD_BETA, "beta", x->shape[1]));
   if (y) VL_TRY(op_check_alike(node, BACKWARD_X, BACKWARD_Y));
   if (node->params.relu == 1 && !beta && !y)
@@ -173,6 +185,7 @@ static Status infer_backward(Graph *graph, Node *node) {
   VL_TRY(check_epsilon(node));
   VL_TRY(op_check_flag(node, "relu", node->params.relu));
   VL_TRY(check_mask_source(node));
+  if (has_input(node, BACKWARD_DY2)) VL_TRY(op_check_alike(node, BACKWARD_X, BACKWARD_DY2));
   if (node->params.alpha != 0 && node->params.alpha != 1)
     return op_error(VL_INVALID, node, "alpha = %g; must be 0, or 1 for the residual's gradient",
                     node->params.alpha);
@@ -184,11 +197,10 @@ static Status infer_backward(Graph *graph, Node *node) {
 }
 
 /* The two sums: difference, product, two additions; dx: two differences and three products; the mask: one
- * comparison, after the forward's scale and shift where it is computed again. */
+ * comparison, after the forward's scale and shift where it is computed again; the sum of two gradients. */
 static int64_t flops_backward(const Node *node) {
-  int64_t per_element = 9 + node->params.relu;
-  bool y = node->input_count > BACKWARD_Y && node->inputs[BACKWARD_Y] != NULL;
-  if (node->params.relu == 1 && !y) per_element += 2;
+  int64_t per_element = 9 + node->params.relu + (has_input(node, BACKWARD_DY2) ? 1 : 0);
+  if (node->params.relu == 1 && !has_input(node, BACKWARD_Y)) per_element += 2;
   return op_multiply(per_element, vl_tensor_elements(node->inputs[BACKWARD_X]));
 }
 
@@ -209,7 +221,7 @@ const Op op_batch_norm_apply = {.name = "batch_norm_apply",
                                 .min_inputs = 5,
                                 .max_inputs = 6,
                                 .precision = PRECISION_PROMOTE,
-                                .inplace = 1U << INPUT_X | 1U << INPUT_RESIDUAL,
+                                .inplace = {1U << INPUT_X | 1U << INPUT_RESIDUAL},
                                 .infer = infer_apply,
                                 .gradient = gradient_apply,
                                 .flops = flops_apply};
@@ -226,8 +238,9 @@ const Op op_batch_norm_update = {.name = "batch_norm_update",
 const Op op_batch_norm_backward = {.name = "batch_norm_backward",
                                    OP_FIELDS(backward_fields),
                                    .min_inputs = 5,
-                                   .max_inputs = 7,
+                                   .max_inputs = 8,
                                    .precision = PRECISION_KEEP,
-                                   .inplace = 1U << BACKWARD_DY,
+                                   .inplace = {[BACKWARD_DX] = 1U << BACKWARD_DY | 1U << BACKWARD_DY2,
+                                               [BACKWARD_DRESIDUAL] = 1U << BACKWARD_DY | 1U << BACKWARD_DY2},
                                    .infer = infer_backward,
                                    .flops = flops_backward};

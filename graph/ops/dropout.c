@@ -30,6 +30,6 @@ const Op op_dropout = {.name = "dropout",
                        .min_inputs = 1,
                        .max_inputs = 1,
                        .precision = PRECISION_PROMOTE,
-                       .inplace = 1U << 0,
+                       .inplace = {1U << 0},
                        .infer = infer,
                        .gradient = gradient};

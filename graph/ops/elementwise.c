@@ -70,7 +70,7 @@ const Op op_relu = {.name = "relu",
                     .min_inputs = 1,
                     .max_inputs = 1,
                     .precision = PRECISION_PROMOTE,
-                    .inplace = 1U << 0,
+                    .inplace = {1U << 0},
                     .infer = infer_unary,
                     .gradient = gradient_relu};
 
@@ -78,7 +78,7 @@ const Op op_relu_backward = {.name = "relu_backward",
                              .min_inputs = 2,
                              .max_inputs = 2,
                              .precision = PRECISION_KEEP,
-                             .inplace = 1U << 0,
+                             .inplace = {1U << 0},
                              .infer = infer_binary};
 
 const Op op_gelu = {.name = "gelu",
@@ -93,7 +93,7 @@ const Op op_gelu_backward = {.name = "gelu_backward",
                              .min_inputs = 2,
                              .max_inputs = 2,
                              .precision = PRECISION_KEEP,
-                             .inplace = 1U << 0,
+                             .inplace = {1U << 0},
                              .infer = infer_binary,
                              .flops = flops_gelu_backward};
 
@@ -101,7 +101,7 @@ const Op op_add = {.name = "add",
                    .min_inputs = 2,
                    .max_inputs = 2,
                    .precision = PRECISION_PROMOTE,
-                   .inplace = 1U << 0 | 1U << 1,
+                   .inplace = {1U << 0 | 1U << 1},
                    .infer = infer_binary,
                    .gradient = gradient_add};
 
@@ -109,7 +109,7 @@ const Op op_mul = {.name = "mul",
                    .min_inputs = 2,
                    .max_inputs = 2,
                    .precision = PRECISION_PROMOTE,
-                   .inplace = 1U << 0 | 1U << 1,
+                   .inplace = {1U << 0 | 1U << 1},
                    .infer = infer_binary,
                    .gradient = gradient_mul};
 
@@ -118,6 +118,6 @@ const Op op_scale = {.name = "scale",
                      .min_inputs = 1,
                      .max_inputs = 1,
                      .precision = PRECISION_PROMOTE,
-                     .inplace = 1U << 0,
+                     .inplace = {1U << 0},
                      .infer = infer_unary,
                      .gradient = gradient_scale};

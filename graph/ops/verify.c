@@ -31,6 +31,9 @@ static Status check_outputs(const Node *node) {
     for (int32_t k = 0; k < i; k++) {
       if (node->outputs[k] == output)
         return op_error(VL_INVALID, node, "outputs %d and %d are both tensor %d", k, i, output->id);
+      if (node->outputs[k] != NULL && node->outputs[k]->storage == output->storage)
+        return op_error(VL_INVALID, node, "outputs %d and %d, tensors %d and %d, share a storage", k, i,
+                        node->outputs[k]->id, output->id);
     }
   }
   return vl_ok();
@@ -45,7 +48,7 @@ static Status check_storage(const Node *node, const Tensor *inferred, int32_t in
     if (input == NULL) continue;
     bool expected = inferred->storage == input->storage;
     bool shared = output->storage == input->storage;
-    bool allowed = expected || (index == 0 && (node->op->inplace >> i & 1U) != 0);
+    bool allowed = expected || (node->op->inplace[index] >> i & 1U) != 0;
     if ((expected && (!shared || output->offset != inferred->offset)) || (shared && !allowed))
       return op_error(VL_INVALID, node, "output %d, tensor %d, must%s be in the storage of input %d", index,
                       output->id, expected ? "" : " not", i);

@@ -1,5 +1,5 @@
 /* Batch norm, backward in training mode, with the gradient of a ReLU and of a residual that end the forward
- * op.
+ * op. Two incoming gradients are summed as they are read.
  *
  * With g the gradient behind the ReLU, n values a channel, r = 1 / sqrt(var + epsilon), t = x - mean:
  *   dbeta = sum g, dgamma = r sum g t
@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* Inputs and outputs as README.md of graph/ops lists them. */
-enum { IN_DY, IN_X, IN_MEAN, IN_VAR, IN_GAMMA, IN_BETA, IN_Y };
+enum { IN_DY, IN_X, IN_MEAN, IN_VAR, IN_GAMMA, IN_BETA, IN_Y, IN_DY2 };
 enum { OUT_DX, OUT_DGAMMA, OUT_DBETA, OUT_DRESIDUAL };
 
 typedef struct BackwardPlan {
@@ -38,7 +38,7 @@ typedef struct Backward {
   const Kernel *kernel;
   const BackwardPlan *plan;
   const uintptr_t *inputs, *outputs;
-  VectorArray dy, x, y, dx, dresidual;
+  VectorArray dy, dy2, x, y, dx, dresidual;
   bool relu;
   float least;              /* the largest value the output's type rounds to zero */
   float *all[COEFFICIENTS]; /* [channels] each */
@@ -53,16 +53,24 @@ typedef enum Mask { MASK_NONE, MASK_BY_Y, MASK_BY_X } Mask;
 
 /* Tensors of one type, at the start of a tile. */
 typedef struct Operands {
-  const void *dy, *x, *y;
+  const void *dy, *dy2, *x, *y;
   void *dx, *dresidual;
 } Operands;
 
-/* dy where forward's output was positive, else 0. */
-VECTOR_INLINE float masked(const Operands *at, int64_t i, bool bf16, Mask mask, float x, float mean,
-                           float scale, float beta, float least) {
-  float dy = vector_load(at->dy, i, bf16);
-  if (mask == MASK_BY_Y) return vector_load(at->y, i, bf16) > 0.0F ? dy : 0.0F;
-  if (mask == MASK_BY_X) return batch_norm_value(x, mean, scale, beta) > least ? dy : 0.0F;
+/* What a loop is specialised for. */
+typedef struct Form {
+  bool bf16, two; /* elements; dy2 is there */
+  bool residual;  /* dresidual is wanted */
+  Mask mask;
+} Form;
+
+/* The gradient where forward's output was positive, else 0. */
+VECTOR_INLINE float masked(const Operands *at, int64_t i, Form form, float x, float mean, float scale,
+                           float beta, float least) {
+  float dy = vector_load(at->dy, i, form.bf16);
+  if (form.two) dy += vector_load(at->dy2, i, form.bf16);
+  if (form.mask == MASK_BY_Y) return vector_load(at->y, i, form.bf16) > 0.0F ? dy : 0.0F;
+  if (form.mask == MASK_BY_X) return batch_norm_value(x, mean, scale, beta) > least ? dy : 0.0F;
   return dy;
 }
 
@@ -73,17 +81,16 @@ VECTOR_INLINE float least_of(bool bf16) { return bf16 ? 0x1p-134F : 0.0F; }
 
 /* Adds the elements first.. + rows * pattern, where rows is 1 or 4: four are added as a tree. */
 VECTOR_INLINE void add_rows(const Operands *at, int64_t first, int64_t count, int64_t pattern, int rows,
-                            bool bf16, Mask mask, const Coefficients *by, float *restrict sum,
-                            float *restrict product) {
+                            Form form, const Coefficients *by, float *restrict sum, float *restrict product) {
   const float *restrict mean = by->of[MEAN], *restrict scale = by->of[SCALE], *restrict beta = by->of[BETA];
-  const float least = least_of(bf16);
+  const float least = least_of(form.bf16);
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
     float g[4] = {0.0F}, t[4] = {0.0F};
     for (int row = 0; row < rows; row++) {
       int64_t i = first + row * pattern + p;
-      float x = vector_load(at->x, i, bf16);
-      g[row] = masked(at, i, bf16, mask, x, mean[p], scale[p], beta[p], least);
+      float x = vector_load(at->x, i, form.bf16);
+      g[row] = masked(at, i, form, x, mean[p], scale[p], beta[p], least);
       t[row] = g[row] * (x - mean[p]);
     }
     sum[p] += rows == 1 ? g[0] : (g[0] + g[1]) + (g[2] + g[3]);
@@ -91,49 +98,62 @@ VECTOR_INLINE void add_rows(const Operands *at, int64_t first, int64_t count, in
   }
 }
 
-VECTOR_INLINE void add_products(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
+VECTOR_INLINE void add_products(const Operands *at, int64_t count, int64_t pattern, Form form,
                                 const Coefficients *by, float *sum, float *product) {
   int64_t i = 0;
   for (; i + 4 * pattern <= count; i += 4 * pattern)
-    add_rows(at, i, pattern, pattern, 4, bf16, mask, by, sum, product);
+    add_rows(at, i, pattern, pattern, 4, form, by, sum, product);
   for (; i < count; i += pattern)
-    add_rows(at, i, count - i < pattern ? count - i : pattern, pattern, 1, bf16, mask, by, sum, product);
+    add_rows(at, i, count - i < pattern ? count - i : pattern, pattern, 1, form, by, sum, product);
 }
 
-VECTOR_INLINE void add_masked(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
+VECTOR_INLINE void add_masked(const Operands *at, int64_t count, int64_t pattern, Form form,
                               const Coefficients *by, float *sum, float *product) {
-  if (mask == MASK_BY_Y)
-    add_products(at, count, pattern, bf16, MASK_BY_Y, by, sum, product);
-  else if (mask == MASK_BY_X)
-    add_products(at, count, pattern, bf16, MASK_BY_X, by, sum, product);
+  if (form.mask == MASK_BY_Y)
+    add_products(at, count, pattern, (Form){form.bf16, form.two, .mask = MASK_BY_Y}, by, sum, product);
+  else if (form.mask == MASK_BY_X)
+    add_products(at, count, pattern, (Form){form.bf16, form.two, .mask = MASK_BY_X}, by, sum, product);
   else
-    add_products(at, count, pattern, bf16, MASK_NONE, by, sum, product);
+    add_products(at, count, pattern, (Form){form.bf16, form.two, .mask = MASK_NONE}, by, sum, product);
+}
+
+VECTOR_INLINE void add_gradients(const Operands *at, int64_t count, int64_t pattern, Form form,
+                                 const Coefficients *by, float *sum, float *product) {
+  if (form.bf16 && form.two)
+    add_masked(at, count, pattern, (Form){true, true, .mask = form.mask}, by, sum, product);
+  else if (form.bf16)
+    add_masked(at, count, pattern, (Form){true, false, .mask = form.mask}, by, sum, product);
+  else if (form.two)
+    add_masked(at, count, pattern, (Form){false, true, .mask = form.mask}, by, sum, product);
+  else
+    add_masked(at, count, pattern, (Form){false, false, .mask = form.mask}, by, sum, product);
 }
 
 VECTOR_CLONES
-static void add_tile(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
-                     const Coefficients *by, float *sum, float *product) {
-  if (bf16 && pattern == VECTOR_LANES)
-    add_masked(at, count, VECTOR_LANES, true, mask, by, sum, product);
-  else if (pattern == VECTOR_LANES)
-    add_masked(at, count, VECTOR_LANES, false, mask, by, sum, product);
-  else if (bf16)
-    add_masked(at, count, pattern, true, mask, by, sum, product);
+static void add_tile(const Operands *at, int64_t count, int64_t pattern, Form form, const Coefficients *by,
+                     float *sum, float *product) {
+  if (pattern == VECTOR_LANES)
+    add_gradients(at, count, VECTOR_LANES, form, by, sum, product);
   else
-    add_masked(at, count, pattern, false, mask, by, sum, product);
+    add_gradients(at, count, pattern, form, by, sum, product);
 }
 
 static Operands operands_at(const Backward *run, int64_t offset) {
   return (Operands){.dy = vector_at(run->dy, offset),
+                    .dy2 = vector_at(run->dy2, offset),
                     .x = vector_at(run->x, offset),
                     .y = vector_at(run->y, offset),
                     .dx = vector_at(run->dx, offset),
                     .dresidual = vector_at(run->dresidual, offset)};
 }
 
-static Mask mask_of(const Backward *run) {
-  if (!run->relu) return MASK_NONE;
-  return run->y.address != NULL ? MASK_BY_Y : MASK_BY_X;
+static Form form_of(const Backward *run) {
+  return (Form){.bf16 = run->x.dtype == DTYPE_BF16,
+                .two = run->dy2.address != NULL,
+                .residual = run->dresidual.address != NULL,
+                .mask = !run->relu               ? MASK_NONE
+                        : run->y.address != NULL ? MASK_BY_Y
+                                                 : MASK_BY_X};
 }
 
 /* Repeats the first `count` coefficients of a tile's channel block. */
@@ -165,8 +185,7 @@ static void sum_part(const Backward *run, VectorPart part, double *sums, float *
     if (tile.begins) repeat_row(run, &tile, GAIN, repeated, &row);
     Coefficients by = coefficients_at(&row, tile.phase, GAIN);
     Operands at = operands_at(run, tile.offset);
-    add_tile(&at, tile.count, pattern, run->x.dtype == DTYPE_BF16, mask_of(run), &by, sum + tile.phase,
-             product + tile.phase);
+    add_tile(&at, tile.count, pattern, form_of(run), &by, sum + tile.phase, product + tile.phase);
     values += vector_values(&tile, pattern);
     if (tile.ends || values >= VECTOR_RUN) {
       vector_fold(sums + tile.block * block, sum, pattern, block);
@@ -221,57 +240,64 @@ static void fill_backward(const Backward *run, int32_t first, int32_t threads, R
 
 /* ---- Second reading: dx ------------------------------------------------------------------------------------ */
 
-VECTOR_INLINE void differentiate_values(const Operands *at, int64_t first, int64_t count, bool bf16,
-                                        Mask mask, bool residual, const Coefficients *by) {
+VECTOR_INLINE void differentiate_values(const Operands *at, int64_t first, int64_t count, Form form,
+                                        const Coefficients *by) {
   const float *restrict mean = by->of[MEAN], *restrict scale = by->of[SCALE], *restrict beta = by->of[BETA];
   const float *restrict gain = by->of[GAIN], *restrict slope = by->of[SLOPE];
   const float *restrict constant = by->of[CONSTANT];
-  const float least = least_of(bf16);
+  const float least = least_of(form.bf16);
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
     int64_t i = first + p;
-    float x = vector_load(at->x, i, bf16);
-    float g = masked(at, i, bf16, mask, x, mean[p], scale[p], beta[p], least);
-    if (residual) vector_store(at->dresidual, i, g, bf16);
-    /* dx may be dy. */
-    vector_store(at->dx, i, gain[p] * g + ((x - mean[p]) * slope[p] + constant[p]), bf16);
+    float x = vector_load(at->x, i, form.bf16);
+    float g = masked(at, i, form, x, mean[p], scale[p], beta[p], least);
+    /* dx and dresidual may be dy and dy2, or the other way round. */
+    if (form.residual) vector_store(at->dresidual, i, g, form.bf16);
+    vector_store(at->dx, i, gain[p] * g + ((x - mean[p]) * slope[p] + constant[p]), form.bf16);
   }
 }
 
-VECTOR_INLINE void differentiate(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
-                                 bool residual, const Coefficients *by) {
+VECTOR_INLINE void differentiate(const Operands *at, int64_t count, int64_t pattern, Form form,
+                                 const Coefficients *by) {
   int64_t i = 0;
   for (; i + pattern <= count; i += pattern)
-    differentiate_values(at, i, pattern, bf16, mask, residual, by);
-  differentiate_values(at, i, count - i, bf16, mask, residual, by);
+    differentiate_values(at, i, pattern, form, by);
+  differentiate_values(at, i, count - i, form, by);
 }
 
-VECTOR_INLINE void differentiate_masked(const Operands *at, int64_t count, int64_t pattern, bool bf16,
-                                        Mask mask, const Coefficients *by) {
-  bool residual = at->dresidual != NULL;
-  if (mask == MASK_BY_Y && residual)
-    differentiate(at, count, pattern, bf16, MASK_BY_Y, true, by);
-  else if (mask == MASK_BY_Y)
-    differentiate(at, count, pattern, bf16, MASK_BY_Y, false, by);
-  else if (mask == MASK_BY_X) /* not with a residual: supports() */
-    differentiate(at, count, pattern, bf16, MASK_BY_X, false, by);
-  else if (residual)
-    differentiate(at, count, pattern, bf16, MASK_NONE, true, by);
+VECTOR_INLINE void differentiate_masked(const Operands *at, int64_t count, int64_t pattern, Form form,
+                                        const Coefficients *by) {
+  if (form.mask == MASK_BY_Y && form.residual)
+    differentiate(at, count, pattern, (Form){form.bf16, form.two, true, MASK_BY_Y}, by);
+  else if (form.mask == MASK_BY_Y)
+    differentiate(at, count, pattern, (Form){form.bf16, form.two, false, MASK_BY_Y}, by);
+  else if (form.mask == MASK_BY_X) /* not with a residual: supports() */
+    differentiate(at, count, pattern, (Form){form.bf16, form.two, false, MASK_BY_X}, by);
+  else if (form.residual)
+    differentiate(at, count, pattern, (Form){form.bf16, form.two, true, MASK_NONE}, by);
   else
-    differentiate(at, count, pattern, bf16, MASK_NONE, false, by);
+    differentiate(at, count, pattern, (Form){form.bf16, form.two, false, MASK_NONE}, by);
+}
+
+VECTOR_INLINE void differentiate_gradients(const Operands *at, int64_t count, int64_t pattern, Form form,
+                                           const Coefficients *by) {
+  if (form.bf16 && form.two)
+    differentiate_masked(at, count, pattern, (Form){true, true, form.residual, form.mask}, by);
+  else if (form.bf16)
+    differentiate_masked(at, count, pattern, (Form){true, false, form.residual, form.mask}, by);
+  else if (form.two)
+    differentiate_masked(at, count, pattern, (Form){false, true, form.residual, form.mask}, by);
+  else
+    differentiate_masked(at, count, pattern, (Form){false, false, form.residual, form.mask}, by);
 }
 
 VECTOR_CLONES
-static void differentiate_tile(const Operands *at, int64_t count, int64_t pattern, bool bf16, Mask mask,
+static void differentiate_tile(const Operands *at, int64_t count, int64_t pattern, Form form,
                                const Coefficients *by) {
-  if (bf16 && pattern == VECTOR_LANES)
-    differentiate_masked(at, count, VECTOR_LANES, true, mask, by);
-  else if (pattern == VECTOR_LANES)
-    differentiate_masked(at, count, VECTOR_LANES, false, mask, by);
-  else if (bf16)
-    differentiate_masked(at, count, pattern, true, mask, by);
+  if (pattern == VECTOR_LANES)
+    differentiate_gradients(at, count, VECTOR_LANES, form, by);
   else
-    differentiate_masked(at, count, pattern, false, mask, by);
+    differentiate_gradients(at, count, pattern, form, by);
 }
 
 static void differentiate_part(const Backward *run, VectorPart part) {
@@ -283,8 +309,7 @@ static void differentiate_part(const Backward *run, VectorPart part) {
     if (tile.begins) repeat_row(run, &tile, COEFFICIENTS, repeated, &row);
     Coefficients by = coefficients_at(&row, tile.phase, COEFFICIENTS);
     Operands at = operands_at(run, tile.offset);
-    differentiate_tile(&at, tile.count, vector_pattern(&run->plan->view), run->x.dtype == DTYPE_BF16,
-                       mask_of(run), &by);
+    differentiate_tile(&at, tile.count, vector_pattern(&run->plan->view), form_of(run), &by);
   }
 }
 
@@ -324,6 +349,7 @@ static Backward backward_run(const Kernel *kernel, const uintptr_t *inputs, cons
   const BackwardPlan *plan = kernel->data;
   Backward run = {.kernel = kernel, .plan = plan, .inputs = inputs, .outputs = outputs};
   run.dy = vector_input(kernel, inputs, IN_DY);
+  run.dy2 = vector_input(kernel, inputs, IN_DY2);
   run.x = vector_input(kernel, inputs, IN_X);
   run.y = vector_input(kernel, inputs, IN_Y);
   run.dx = vector_output(kernel, outputs, OUT_DX);
@@ -354,13 +380,17 @@ static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, con
   return vl_ok();
 }
 
-/* Channel blocks a thread's share of the cache holds of dy, x and y; 0 when the threads would not be evenly
- * busy with whole blocks. */
+static bool has_input(const Node *node, int32_t i) {
+  return node->input_count > i && node->inputs[i] != NULL;
+}
+
+/* Channel blocks a thread's share of the cache holds of what is read twice; 0 when the threads would not be
+ * evenly busy with whole blocks. */
 static int64_t blocks_at_a_time(const Kernel *kernel, const ChannelView *view) {
   int64_t threads = kernel->threads, rounds = (view->channel_blocks + threads - 1) / threads;
   if (4 * rounds * threads > 5 * view->channel_blocks) return 0;
   const Node *node = kernel->node;
-  int64_t read = node->input_count > IN_Y && node->inputs[IN_Y] != NULL ? 3 : 2;
+  int64_t read = 2 + has_input(node, IN_Y) + has_input(node, IN_DY2);
   int64_t element_bytes = read * vl_dtype_bytes(node->inputs[IN_X]->dtype, 1);
   int64_t block_bytes = view->n * view->spatial * view->block * element_bytes;
   int64_t budget_bytes = INT64_C(4) << 20; /* measured: 1 to 8 MiB differ little, none or all cost 10 % */
@@ -369,8 +399,8 @@ static int64_t blocks_at_a_time(const Kernel *kernel, const ChannelView *view) {
 }
 
 static Status backward_supports(CpuDevice *device, const Node *node) {
-  bool from_output = node->input_count > IN_Y && node->inputs[IN_Y] != NULL;
-  bool from_input = node->input_count > IN_BETA && node->inputs[IN_BETA] != NULL && node->params.alpha == 0.0;
+  bool from_output = has_input(node, IN_Y);
+  bool from_input = has_input(node, IN_BETA) && node->params.alpha == 0.0;
   if (node->params.relu != 0 && !from_output && !from_input)
     return vl_error(VL_UNSUPPORTED,
                     "batch_norm_backward in %s: the ReLU's sign needs y, or beta where there was no residual",

@@ -15,7 +15,7 @@
 typedef struct Row {
   const char *label, *op, *inputs;
   OpParams params;
-  bool in_place; /* output 0 over input 0 */
+  bool in_place; /* output 0 over input 0, and a residual's gradient over a second one */
   bool pools;    /* only at the stem's size */
   bool once;     /* only at one size */
 } Row;
@@ -40,6 +40,12 @@ static const Row rows[] = {
      .inputs = "aaccc-a",
      .params.relu = 1,
      .params.alpha = 1.0},
+    {.label = "  two gradients, in place",
+     .op = "batch_norm_backward",
+     .inputs = "aaccc-aa",
+     .params.relu = 1,
+     .params.alpha = 1.0,
+     .in_place = true},
     {.label = "relu", .op = "relu", .inputs = "a"},
     {.label = "  in place", .op = "relu", .inputs = "a", .in_place = true},
     {.label = "relu_backward", .op = "relu_backward", .inputs = "aa"},
@@ -221,6 +227,15 @@ static void print_measurement(const Row *row, const char *type, double ratio) {
 
 static bool is_state(const Row *row) { return strcmp(row->op, "sgd") == 0; }
 
+/* The input that an output is written over; -1: none. */
+static int32_t input_of_output(const Row *row, const Node *node, int32_t output) {
+  if (is_state(row)) return output == 0 ? 0 : 2;
+  if (!row->in_place) return -1;
+  for (int32_t i = output == 0 ? 0 : 1; i < node->input_count; i++)
+    if ((node->op->inplace[output] >> i & 1U) != 0) return i;
+  return -1;
+}
+
 static void time_row(const Bench *bench, const Row *row) {
   const DeviceInterface *device = bench->device->interface;
   Graph *graph = vl_graph_create("bench");
@@ -248,8 +263,8 @@ static void time_row(const Bench *bench, const Row *row) {
   }
   for (int32_t i = 0; i < node->output_count; i++) {
     int64_t size = device->storage_bytes(bench->device, out[i], node->outputs[i]->storage);
-    bool shared = (i == 0 && row->in_place) || is_state(row);
-    outputs[i] = shared ? inputs[i == 0 ? 0 : 2] : reserve(bench, &memory, size);
+    int32_t over = input_of_output(row, node, i);
+    outputs[i] = over >= 0 ? inputs[over] : reserve(bench, &memory, size);
     bytes += size;
   }
   uintptr_t workspace = reserve(bench, &memory, device->workspace_bytes(kernel));

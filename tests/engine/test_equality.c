@@ -167,6 +167,22 @@ static void fusion_is_within_rounding(void **state) {
   assert_loss_within("stack=vramlab", ldexp(1.0, -24));
 }
 
+/* The forward program as fuse=norm makes it. */
+static void build_small_fused(Program *program) {
+  Target target = {.ranks = 1};
+  build_small(program);
+  require_ok(vl_optimization_find("fuse")->apply(program, "norm", &target));
+}
+
+/* A sum of two gradients is rounded to f32 wherever it is made: by an addition, or inside the norm. (The
+ * reference keeps it in double inside the norm.) */
+static void gradient_sums_are_the_same_inside_the_norm(void **state) {
+  (void)state;
+  if (strcmp(device_name, "reference") == 0) skip();
+  static const char *const fused[] = {"fuse=norm", "stack=vramlab recompute=norm"};
+  assert_same_results(build_small_fused, "baseline", fused, COUNT(fused));
+}
+
 static void mixed_precision_is_within_rounding(void **state) {
   (void)state;
   assert_loss_within("amp=bf16", ldexp(1.0, -9));
@@ -181,6 +197,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(results_are_bitwise_equal_within_mixed_precision),
       cmocka_unit_test(resnet50_is_bitwise_equal),
       cmocka_unit_test(fusion_is_within_rounding),
+      cmocka_unit_test(gradient_sums_are_the_same_inside_the_norm),
       cmocka_unit_test(mixed_precision_is_within_rounding),
   };
   if (argc > 1) device_name = argv[1];

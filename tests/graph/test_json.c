@@ -151,6 +151,35 @@ static void storages_follow_the_op(void **state) {
   vl_graph_destroy(&graph);
 }
 
+/* Both outputs of a norm's gradient may lie over its gradients, but not over the same one. */
+static void outputs_do_not_share_a_storage(void **state) {
+  (void)state;
+  Graph *graph = vl_graph_create("gradients");
+  Tensor *x = vl_graph_tensor(graph, "x", ROLE_INPUT, DTYPE_F32, 2, (int64_t[]){4, 3}), *a, *b;
+  Tensor *gamma = vl_graph_tensor(graph, "gamma", ROLE_INPUT, DTYPE_F32, 1, (int64_t[]){3});
+  OpParams params = {.epsilon = 1e-5, .alpha = 1};
+  Node *node;
+  expect_ok(vl_apply(graph, "gelu", NULL, &x, 1, &a));
+  expect_ok(vl_apply(graph, "gelu", NULL, &x, 1, &b));
+  Tensor *inputs[] = {a, x, gamma, gamma, gamma, NULL, NULL, b};
+  expect_ok(vl_graph_add(graph, "batch_norm_backward", &params, inputs, 8, &node));
+  node->outputs[0]->storage = a->storage;
+  node->outputs[3]->storage = b->storage;
+  char *text = write_text(graph);
+  Graph *read;
+  expect_ok(vl_graph_read_json(text, strlen(text), &read));
+  assert_ptr_equal(read->nodes[2]->outputs[3]->storage, read->nodes[1]->outputs[0]->storage);
+  assert_int_equal(vl_node_flops(read->nodes[2]), 10 * 4 * 3);
+  assert_int_equal(vl_node_bytes(read->nodes[2]), 4 * (5 * 4 * 3 + 5 * 3));
+  vl_graph_destroy(&read);
+  free(text);
+  node->outputs[3]->storage = a->storage;
+  text = write_text(graph);
+  expect_refused(text, "nodes[2]: batch_norm_backward in the model: outputs 0 and 3");
+  free(text);
+  vl_graph_destroy(&graph);
+}
+
 /* Sets root.list[index].key (or root.key when list is NULL) and expects a refusal that names `place`. */
 static void expect_change_refused(const char *text, const char *list, size_t index, const char *key,
                                   const char *value, const char *place) {
@@ -381,6 +410,7 @@ int main(void) {
       cmocka_unit_test(infinity_is_refused),
       cmocka_unit_test(leftovers_are_not_written),
       cmocka_unit_test(storages_follow_the_op),
+      cmocka_unit_test(outputs_do_not_share_a_storage),
       cmocka_unit_test(every_fault_names_its_place),
       cmocka_unit_test(text_that_is_no_json_is_refused),
       cmocka_unit_test(mutated_bytes_do_not_crash),

@@ -229,15 +229,17 @@ static void loss_backward_bounds(const Node *node, double *const *inputs, double
 /* What one element of batch_norm_backward brings to the sums of its channel. */
 typedef struct NormElement {
   double normal;    /* |x - mean| / deviation with differences made sums */
-  double gradient;  /* |dy| */
-  double undecided; /* |dy| where the sign of the forward result is within its bound, else 0 */
+  double gradient;  /* |dy|, or |dy| + |dy2| */
+  double undecided; /* the same where the sign of the forward result is within its bound, else 0 */
 } NormElement;
 
 static NormElement norm_element(const Node *node, double *const *inputs, int64_t c, int64_t i) {
   double deviation = 1.0 / sqrt(inputs[3][c] + node->params.epsilon), gamma = inputs[4][c];
-  double *beta = node->input_count > 5 ? inputs[5] : NULL, *y = node->input_count > 6 ? inputs[6] : NULL;
+  double *beta = node->input_count > 5 ? inputs[5] : NULL, *y = node->input_count > 6 ? inputs[6] : NULL,
+         *dy2 = node->input_count > 7 ? inputs[7] : NULL;
   double spread = (fabs(inputs[1][i]) + fabs(inputs[2][c])) * deviation;
   NormElement element = {.normal = spread, .gradient = fabs(inputs[0][i])};
+  if (dy2) element.gradient += fabs(dy2[i]);
   if (node->params.relu && !y && beta) {
     double value = gamma * (inputs[1][i] - inputs[2][c]) * deviation + beta[c];
     double bound = bound_of(8.0, fabs(gamma) * spread + fabs(beta[c]), value, DTYPE_F32);
@@ -250,7 +252,8 @@ static void norm_backward_bounds(const Node *node, double *const *inputs, double
                                  double *const *bounds) {
   const Tensor *x = node->inputs[1];
   int64_t channels = x->shape[1], plane = product_of(x->shape, 2, x->rank);
-  double count = (double)(x->shape[0] * plane), roundings = sum_roundings(x->shape[0] * plane) + 8.0;
+  double count = (double)(x->shape[0] * plane), own = node->input_count > 7 ? 9.0 : 8.0;
+  double roundings = sum_roundings(x->shape[0] * plane) + own; /* the sum of two gradients is one more */
   double *residual = node->output_count > 3 ? bounds[3] : NULL;
   for (int64_t c = 0; c < channels; c++) {
     double scale = fabs(inputs[4][c]) / sqrt(inputs[3][c] + node->params.epsilon);
@@ -270,11 +273,12 @@ static void norm_backward_bounds(const Node *node, double *const *inputs, double
       double sums = (sum + element.normal * product) / count;
       double open = element.undecided + (open_sum + element.normal * open_product) / count;
       if (residual) {
-        residual[i] = element.undecided + roundoff_of(node->outputs[3]->dtype) * fabs(outputs[3][i]);
+        residual[i] = element.undecided +
+                      bound_of(own - 8.0, fabs(outputs[3][i]), outputs[3][i], node->outputs[3]->dtype);
       }
       if (!bounds[0]) continue;
       /* The sums' roundings weigh only what the sums contribute. */
-      double magnitude = 8.0 / roundings * element.gradient + sums;
+      double magnitude = own / roundings * element.gradient + sums;
       bounds[0][i] =
           bound_of(roundings, scale * magnitude, outputs[0][i], node->outputs[0]->dtype) + scale * open;
     }

@@ -51,6 +51,22 @@ static Status updated(Graph *graph, const OpRow *row, Tensor *const *operands, T
   return vl_ok();
 }
 
+/* Operands x, gamma, beta, dy, dy2, [y]: the gradient of batch norm and ReLU from two gradients. Its mask
+ * comes from y, and then the residual's gradient is wanted too, or from x and beta. */
+static Status norm_of_two_gradients(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **dx) {
+  Node *stats = NULL, *backward = NULL;
+  VL_TRY(vl_graph_add(graph, "batch_norm_stats", NULL, operands, 1, &stats));
+  Tensor *y = operands[5];
+  Tensor *inputs[] = {
+      operands[3], operands[0], stats->outputs[0], stats->outputs[1], operands[1], y ? NULL : operands[2],
+      y,           operands[4]};
+  OpParams params = row->params;
+  params.alpha = y ? 1 : 0;
+  VL_TRY(vl_graph_add(graph, "batch_norm_backward", &params, inputs, 8, &backward));
+  *dx = backward->outputs[0];
+  return vl_ok();
+}
+
 static Status first_output(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
   int32_t count = 0;
   while (operands[count])
@@ -166,6 +182,27 @@ const OpRow op_rows[] = {
      .params = {.epsilon = 1e-5, .relu = 1},
      .operands = {ACTIVATION(2, 16, 3, 4, 5), POSITIVE(16), F32(16)},
      .build = normalised},
+    {.op = "batch_norm_backward",
+     .what = "two gradients, residual",
+     .params = {.epsilon = 1e-5, .relu = 1},
+     .operands = {ACTIVATION(2, 16, 7, 6), POSITIVE(16), F32(16), ACTIVATION(2, 16, 7, 6),
+                  ACTIVATION(2, 16, 7, 6), ACTIVATION(2, 16, 7, 6)},
+     .build = norm_of_two_gradients,
+     .no_gradient = true},
+    {.op = "batch_norm_backward",
+     .what = "two gradients, odd channels",
+     .params = {.epsilon = 1e-3, .relu = 1},
+     .operands = {ACTIVATION(3, 13, 5, 7), F32(13), F32(13), ACTIVATION(3, 13, 5, 7),
+                  ACTIVATION(3, 13, 5, 7)},
+     .build = norm_of_two_gradients,
+     .no_gradient = true},
+    {.op = "batch_norm_backward",
+     .what = "two gradients, no relu",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(4, 8, 40, 37), POSITIVE(8), F32(8), ACTIVATION(4, 8, 40, 37),
+                  ACTIVATION(4, 8, 40, 37)},
+     .build = norm_of_two_gradients,
+     .no_gradient = true},
     {.op = "batch_norm_apply",
      .what = "running statistics",
      .params = {.epsilon = 1e-5, .relu = 1},

@@ -95,7 +95,7 @@ typedef struct RunBuffers {
  * none. */
 static int32_t input_of_output(const Trial *trial, const Variant *variant, int32_t k) {
   const Node *node = trial->node;
-  if (k == 0 && variant->inplace >= 0) return variant->inplace;
+  if (variant->inplace[k] >= 0) return variant->inplace[k];
   for (int32_t i = 0; i < node->input_count; i++) {
     if (node->inputs[i] && node->inputs[i]->storage == node->outputs[k]->storage && node->op->side_effect)
       return i;

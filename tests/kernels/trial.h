@@ -7,7 +7,7 @@
 /* How a node is run once. */
 typedef struct Variant {
   LayoutId inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
-  int32_t inplace; /* output 0 takes this input's buffer; -1: none */
+  int32_t inplace[VL_MAX_OUTPUTS]; /* the input whose buffer the output takes; -1: none */
 } Variant;
 
 /* Everything about a node that does not depend on the variant. */
@@ -31,7 +31,7 @@ typedef struct Variants {
 /* Every way the device resolves for plain, free and blocked operands, and in place where the op allows that.
  */
 Status variants_find(const Subject *subject, const Node *node, Variants *variants) VL_CHECKED;
-/* "nChw16c plain -> nChw16c over input 0" */
+/* "nChw16c plain -> nChw16c, output 0 over input 0" */
 void variant_describe(const Subject *subject, const Node *node, const Variant *variant, char *text,
                       size_t size);
 /* Runs the node once and compares. */

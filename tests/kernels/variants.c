@@ -4,7 +4,7 @@
 #include <string.h>
 
 static bool same_variant(const Node *node, const Variant *a, const Variant *b) {
-  bool same = a->inplace == b->inplace;
+  bool same = memcmp(a->inplace, b->inplace, sizeof a->inplace) == 0;
   for (int32_t i = 0; i < node->input_count; i++) {
     same = same && (!node->inputs[i] || a->inputs[i] == b->inputs[i]);
   }
@@ -47,11 +47,13 @@ static Status add_variant(const Subject *subject, const Node *node, Variant vari
 }
 
 static Variant uniform_variant(LayoutId inputs, LayoutId outputs) {
-  Variant variant = {.inplace = -1};
+  Variant variant;
   for (int32_t i = 0; i < VL_MAX_INPUTS; i++)
     variant.inputs[i] = inputs;
-  for (int32_t k = 0; k < VL_MAX_OUTPUTS; k++)
+  for (int32_t k = 0; k < VL_MAX_OUTPUTS; k++) {
     variant.outputs[k] = outputs;
+    variant.inplace[k] = -1;
+  }
   return variant;
 }
 
@@ -105,21 +107,31 @@ static Status find_copies(const Subject *subject, const Node *node, Variants *va
   return vl_ok();
 }
 
-/* Adds the in-place forms of the variants found so far. */
-static void add_inplace(const Node *node, Variants *variants) {
-  int32_t count = variants->count;
-  const Tensor *y = node->outputs[0];
-  for (int32_t v = 0; v < count; v++) {
-    for (int32_t i = 0; y && i < node->input_count; i++) {
-      const Tensor *x = node->inputs[i];
-      if (!(node->op->inplace >> i & 1U) || !x || variants->count == MAX_VARIANTS) continue;
-      if (!vl_tensor_same_shape(x, y) || x->dtype != y->dtype) continue;
-      Variant variant = variants->list[v];
-      if (variant.inputs[i] != variant.outputs[0]) continue;
-      variant.inplace = i;
-      variants->list[variants->count++] = variant;
+static bool may_take(const Node *node, const Variant *variant, int32_t output, int32_t input) {
+  const Tensor *from = node->inputs[input], *to = node->outputs[output];
+  if (!from || !to || !(node->op->inplace[output] >> input & 1U)) return false;
+  for (int32_t k = 0; k < output; k++) {
+    if (variant->inplace[k] == input) return false;
+  }
+  return vl_tensor_same_shape(from, to) && from->dtype == to->dtype &&
+         variant->inputs[input] == variant->outputs[output];
+}
+
+/* Adds the in-place forms of the variants found so far: one output after the other, so that those of a later
+ * one come with and without those of the earlier. */
+static Status add_inplace(const Node *node, Variants *variants) {
+  for (int32_t k = 0; k < node->output_count; k++) {
+    int32_t count = variants->count;
+    for (int32_t v = 0; v < count; v++) {
+      for (int32_t i = 0; i < node->input_count; i++) {
+        Variant variant = variants->list[v];
+        if (!may_take(node, &variant, k, i)) continue;
+        variant.inplace[k] = i;
+        VL_TRY(keep_variant(node, &variant, variants));
+      }
     }
   }
+  return vl_ok();
 }
 
 void variant_describe(const Subject *subject, const Node *node, const Variant *variant, char *text,
@@ -136,14 +148,15 @@ void variant_describe(const Subject *subject, const Node *node, const Variant *v
                                                     : "",
                              name);
   }
-  if (variant->inplace >= 0 && used < size)
-    snprintf(text + used, size - used, " over input %d", variant->inplace);
+  for (int32_t k = 0; k < node->output_count && used < size; k++) {
+    if (variant->inplace[k] < 0) continue;
+    used += (size_t)snprintf(text + used, size - used, ", output %d over input %d", k, variant->inplace[k]);
+  }
 }
 
 Status variants_find(const Subject *subject, const Node *node, Variants *variants) {
   bool copies = strcmp(node->op->name, "copy") == 0 || strcmp(node->op->name, "cast") == 0;
   if (copies) VL_TRY(find_copies(subject, node, variants));
   VL_TRY(find_operands(subject, node, variants));
-  add_inplace(node, variants);
-  return vl_ok();
+  return add_inplace(node, variants);
 }

@@ -114,6 +114,85 @@ static void fusion_spares_what_the_caller_reads(void **state) {
   }
 }
 
+static bool takes_two_gradients(const Node *node) {
+  return is_op(node, "batch_norm_backward") && node->input_count == 8 && node->inputs[7];
+}
+
+static bool is_over(const Node *node, int32_t output, int32_t input) {
+  return node->outputs[output]->storage == node->inputs[input]->storage;
+}
+
+/* Two gradients meet at the input of each block; in front of the first lies the pool, of the others a norm,
+ * whose outputs then lie over them: what the addition saved by being in place stays saved. */
+static void fusion_sums_gradients_in_the_norm(void **state) {
+  (void)state;
+  static const char *const recipes[] = {"fuse=norm", "stack=vramlab", "stack=vramlab amp=bf16 checkpoint=1"};
+  Program plain;
+  build_resnet50("baseline", &plain);
+  assert_int_equal(count_ops(&plain, SEGMENT_BACKWARD, "add"), BLOCKS);
+  for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
+    Program program;
+    build_resnet50(recipes[r], &program);
+    assert_int_equal(count_ops(&program, SEGMENT_BACKWARD, "add"), 1);
+    int32_t norms = 0;
+    for (int32_t i = 0; i < program.graph->node_count; i++) {
+      const Node *node = program.graph->nodes[i];
+      if (!takes_two_gradients(node)) continue;
+      norms++;
+      assert_true(is_over(node, 0, 0) && is_over(node, 3, 7));
+    }
+    assert_int_equal(norms, BLOCKS - 1);
+    vl_program_destroy(&program);
+  }
+  vl_program_destroy(&plain);
+}
+
+/* A norm whose output is read by `readers` GELUs, which are added up. */
+static void build_norm_with_readers(int32_t readers, bool residual, Program *program) {
+  Graph *graph = vl_graph_create("readers");
+  vl_program_init(program, graph);
+  program->training = true;
+  int64_t shape[] = {2, 3, 4, 4};
+  Init init = {INIT_UNIFORM, 1.0};
+  Tensor *x = vl_graph_parameter(graph, "x", ROLE_PARAMETER, DTYPE_F32, 4, shape, init), *y, *sum = NULL;
+  Tensor *r = vl_graph_parameter(graph, "r", ROLE_PARAMETER, DTYPE_F32, 4, shape, init);
+  vl_graph_set_scope(graph, "norm");
+  require_ok(vl_batch_norm(graph, x, true, 1e-5, 0.1, &y));
+  Node *norm = y->producer;
+  if (residual) norm->inputs[norm->input_count++] = r;
+  if (!residual) require_ok(vl_apply(graph, "mul", NULL, (Tensor *[]){y, r}, 2, &sum));
+  for (int32_t i = residual ? 0 : 1; i < readers; i++) {
+    Tensor *z;
+    require_ok(vl_apply(graph, "gelu", NULL, &y, 1, &z));
+    if (sum) require_ok(vl_apply(graph, "add", NULL, (Tensor *[]){sum, z}, 2, &z));
+    sum = z;
+  }
+  OpParams all = {.axes = {0, 1, 2, 3}, .axis_count = 4, .dtype = DTYPE_F32};
+  require_ok(vl_apply(graph, "sum", &all, &sum, 1, &program->loss));
+}
+
+/* One gradient: nothing to take. Of three, the sum of two stays. A sum that is also the residual's gradient
+ * is asked for. */
+static void fusion_leaves_other_gradient_sums(void **state) {
+  (void)state;
+  static const struct {
+    int32_t readers, norms, additions;
+    bool residual;
+  } cases[] = {{1, 0, 0, false}, {2, 1, 0, false}, {3, 1, 1, false}, {2, 0, 1, true}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    Program program;
+    build_norm_with_readers(cases[i].readers, cases[i].residual, &program);
+    require_ok(apply_recipe("stack=vramlab", &program));
+    int32_t norms = 0;
+    for (int32_t k = 0; k < program.graph->node_count; k++)
+      norms += takes_two_gradients(program.graph->nodes[k]);
+    assert_int_equal(norms, cases[i].norms);
+    assert_int_equal(count_ops(&program, SEGMENT_BACKWARD, "add"), cases[i].additions);
+    peak_bytes_of(&program);
+    vl_program_destroy(&program);
+  }
+}
+
 /* ---- pool-index, amp, weights ------------------------------------------------------------------------------------------ */
 
 static void pool_indices_take_a_byte(void **state) {
@@ -414,6 +493,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(fusion_leaves_no_relu_or_addition),
       cmocka_unit_test(fusion_spares_what_the_caller_reads),
+      cmocka_unit_test(fusion_sums_gradients_in_the_norm),
+      cmocka_unit_test(fusion_leaves_other_gradient_sums),
       cmocka_unit_test(pool_indices_take_a_byte),
       cmocka_unit_test(mixed_precision_lowers_products_alone),
       cmocka_unit_test(low_weights_live_only_while_used),

@@ -80,7 +80,7 @@ static double through_relu(const Node *node, double dy, double y) {
 static void batch_norm_backward(const Node *node, const Arrays *arrays) {
   const double *dy = arrays->inputs[0], *x = arrays->inputs[1], *mean = arrays->inputs[2],
                *var = arrays->inputs[3], *gamma = arrays->inputs[4], *beta = present(arrays->inputs, node, 5),
-               *y = present(arrays->inputs, node, 6);
+               *y = present(arrays->inputs, node, 6), *dy2 = present(arrays->inputs, node, 7);
   double *dx = arrays->outputs[0], *dgamma = arrays->outputs[1], *dbeta = arrays->outputs[2],
          *dresidual = node->output_count > 3 ? arrays->outputs[3] : NULL;
   Planes p = planes_of(node->inputs[0]);
@@ -95,7 +95,8 @@ static void batch_norm_backward(const Node *node, const Arrays *arrays) {
         int64_t first = (n * p.channels + c) * p.plane;
         for (int64_t i = first; i < first + p.plane; i++) {
           double normal = (x[i] - mean[c]) * deviation;
-          double g = through_relu(node, dy[i], y ? y[i] : beta ? scale * (x[i] - mean[c]) + beta[c] : 1.0);
+          double d = dy[i] + (dy2 ? dy2[i] : 0.0);
+          double g = through_relu(node, d, y ? y[i] : beta ? scale * (x[i] - mean[c]) + beta[c] : 1.0);
           if (pass == 0) {
             sum += g;
             product += g * normal;
