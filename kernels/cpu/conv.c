@@ -5,7 +5,7 @@
  * first convolution takes what the library likes best, later ones stay in the family their input is in. The
  * weights are the library's choice each time, and the weights' gradient keeps the parameter's layout where
  * the library can write it. */
-#include "kernels/cpu/conv_pointwise.h"
+#include "kernels/cpu/conv_weights.h"
 #include "kernels/cpu/cpu.h"
 #include <string.h>
 
@@ -190,16 +190,16 @@ static Status prepare_backward_data(CpuDevice *device, Kernel *kernel) {
   return prepare(device, kernel, &backward_data_kind, backward_data_sources);
 }
 
-static const CpuOp pointwise_backward_weights = {.name = "conv_backward_weights",
-                                                 .supports = supports,
-                                                 .choose_layouts = choose_backward_weights,
-                                                 .prepare = cpu_conv_pointwise_prepare,
-                                                 .launch = cpu_conv_pointwise_launch};
+static const CpuOp own_backward_weights = {.name = "conv_backward_weights",
+                                           .supports = supports,
+                                           .choose_layouts = choose_backward_weights,
+                                           .prepare = cpu_conv_weights_prepare,
+                                           .launch = cpu_conv_weights_launch};
 
 static Status prepare_backward_weights(CpuDevice *device, Kernel *kernel) {
-  if (cpu_conv_pointwise_applies(device, kernel)) {
-    kernel->op = &pointwise_backward_weights;
-    return cpu_conv_pointwise_prepare(device, kernel);
+  if (cpu_conv_weights_applies(device, kernel)) {
+    kernel->op = &own_backward_weights;
+    return cpu_conv_weights_prepare(device, kernel);
   }
   return prepare(device, kernel, &backward_weights_kind, backward_weights_sources);
 }

@@ -186,6 +186,39 @@ static void plan_describes_as_the_cpu_does(void **state) {
   vl_device_close(&cpu);
 }
 
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+/* Where the processor has what they need, own kernels compute weight gradients, unless the library has matrix
+ * tiles: else the tests of their results would say nothing. */
+static void weight_gradients_run_on_own_kernels(void **state) {
+  (void)state;
+  Device *device = open_device("cpu", NULL);
+  const DType dtypes[] = {DTYPE_F32, DTYPE_BF16};
+  const bool offered[] = {__builtin_cpu_supports("avx512bw"), __builtin_cpu_supports("avx512bf16")};
+  for (size_t i = 0; i < 2; ++i) {
+    if (!offered[i]) continue;
+    Graph *graph = vl_graph_create("gradient");
+    Tensor *operands[] = {
+        vl_graph_tensor(graph, "x", ROLE_ACTIVATION, dtypes[i], 4, (int64_t[]){2, 32, 9, 9}),
+        vl_graph_tensor(graph, "dy", ROLE_ACTIVATION, dtypes[i], 4, (int64_t[]){2, 64, 9, 9})};
+    OpParams params = {.stride = {1, 1},
+                       .padding = {1, 1},
+                       .groups = 1,
+                       .shape = {64, 32, 3, 3},
+                       .rank = 4,
+                       .dtype = DTYPE_F32};
+    Node *node;
+    Described described;
+    assert_ok(vl_graph_add(graph, "conv_backward_weights", &params, operands, 2, &node));
+    ask(device, node, &described);
+    print_message("  %s: %s\n", vl_dtype_name(dtypes[i]), described.implementation);
+    assert_true(strncmp(described.implementation, "own:", 4) == 0 ||
+                (dtypes[i] == DTYPE_BF16 && strstr(described.implementation, "amx")));
+    vl_graph_destroy(&graph);
+  }
+  vl_device_close(&device);
+}
+#endif
+
 static void profile_charges_its_upper_workspace(void **state) {
   (void)state;
   DeviceProfile profile;
@@ -296,16 +329,19 @@ static void upload_and_download_are_inverse(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(unknown_names_are_refused_with_the_known),
-      cmocka_unit_test(module_that_does_not_load_is_named),
-      cmocka_unit_test(plan_hands_out_distinct_addresses),
-      cmocka_unit_test(plan_refuses_beyond_the_profile),
-      cmocka_unit_test(plan_describes_as_the_cpu_does),
-      cmocka_unit_test(profile_charges_its_upper_workspace),
-      cmocka_unit_test(cpu_refuses_types_it_has_no_kernels_for),
-      cmocka_unit_test(cpu_reserves_resident_pages),
-      cmocka_unit_test(cpu_refuses_more_than_the_machine_has),
-      cmocka_unit_test(upload_and_download_are_inverse),
+    cmocka_unit_test(unknown_names_are_refused_with_the_known),
+    cmocka_unit_test(module_that_does_not_load_is_named),
+    cmocka_unit_test(plan_hands_out_distinct_addresses),
+    cmocka_unit_test(plan_refuses_beyond_the_profile),
+    cmocka_unit_test(plan_describes_as_the_cpu_does),
+    cmocka_unit_test(profile_charges_its_upper_workspace),
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+    cmocka_unit_test(weight_gradients_run_on_own_kernels),
+#endif
+    cmocka_unit_test(cpu_refuses_types_it_has_no_kernels_for),
+    cmocka_unit_test(cpu_reserves_resident_pages),
+    cmocka_unit_test(cpu_refuses_more_than_the_machine_has),
+    cmocka_unit_test(upload_and_download_are_inverse),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,22 +51,6 @@ static Status updated(Graph *graph, const OpRow *row, Tensor *const *operands, T
   return vl_ok();
 }
 
-/* Operands x, gamma, beta, dy, dy2, [y]: the gradient of batch norm and ReLU from two gradients. Its mask
- * comes from y, and then the residual's gradient is wanted too, or from x and beta. */
-static Status norm_of_two_gradients(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **dx) {
-  Node *stats = NULL, *backward = NULL;
-  VL_TRY(vl_graph_add(graph, "batch_norm_stats", NULL, operands, 1, &stats));
-  Tensor *y = operands[5];
-  Tensor *inputs[] = {
-      operands[3], operands[0], stats->outputs[0], stats->outputs[1], operands[1], y ? NULL : operands[2],
-      y,           operands[4]};
-  OpParams params = row->params;
-  params.alpha = y ? 1 : 0;
-  VL_TRY(vl_graph_add(graph, "batch_norm_backward", &params, inputs, 8, &backward));
-  *dx = backward->outputs[0];
-  return vl_ok();
-}
-
 static Status first_output(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
   int32_t count = 0;
   while (operands[count])
@@ -142,6 +126,43 @@ const OpRow op_rows[] = {
      .operands = {ACTIVATION(2, 16, 9, 11), ACTIVATION(2, 32, 9, 11)},
      .build = weight_gradient_in_f32,
      .no_gradient = true},
+    {.op = "conv_backward_weights",
+     .what = "1x1",
+     .params = {.stride = {1, 1}, .groups = 1, .shape = {64, 48, 1, 1}, .rank = 4},
+     .operands = {ACTIVATION(2, 48, 9, 11), ACTIVATION(2, 64, 9, 11)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
+    {.op = "conv_backward_weights",
+     .what = "1x1, stride 2, odd",
+     .params = {.stride = {2, 2}, .groups = 1, .shape = {32, 16, 1, 1}, .rank = 4},
+     .operands = {ACTIVATION(3, 16, 9, 11), ACTIVATION(3, 32, 5, 6)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
+    {.op = "conv_backward_weights",
+     .what = "3x3, stride 2, odd",
+     .params = {.stride = {2, 2}, .padding = {1, 1}, .groups = 1, .shape = {32, 32, 3, 3}, .rank = 4},
+     .operands = {ACTIVATION(3, 32, 9, 11), ACTIVATION(3, 32, 5, 6)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
+    {.op = "conv_backward_weights",
+     .what = "one point",
+     .params = {.stride = {1, 1}, .padding = {1, 1}, .groups = 1, .shape = {32, 16, 3, 3}, .rank = 4},
+     .operands = {ACTIVATION(1, 16, 1, 1), ACTIVATION(1, 32, 1, 1)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
+    {.op = "conv_backward_weights",
+     .what = "several runs of points",
+     .params = {.stride = {1, 1}, .padding = {1, 1}, .groups = 1, .shape = {32, 16, 3, 3}, .rank = 4},
+     .operands = {ACTIVATION(3, 16, 29, 31), ACTIVATION(3, 32, 29, 31)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
+    {.op = "conv_backward_weights",
+     .what = "3-D, stride 1 2 1",
+     .params =
+         {.stride = {1, 2, 1}, .padding = {1, 1, 1}, .groups = 1, .shape = {32, 16, 3, 3, 3}, .rank = 5},
+     .operands = {ACTIVATION(2, 16, 4, 5, 7), ACTIVATION(2, 32, 4, 3, 7)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
     {.op = "batch_norm",
      .what = "plain",
      .params = {.epsilon = 1e-5},
@@ -182,27 +203,6 @@ const OpRow op_rows[] = {
      .params = {.epsilon = 1e-5, .relu = 1},
      .operands = {ACTIVATION(2, 16, 3, 4, 5), POSITIVE(16), F32(16)},
      .build = normalised},
-    {.op = "batch_norm_backward",
-     .what = "two gradients, residual",
-     .params = {.epsilon = 1e-5, .relu = 1},
-     .operands = {ACTIVATION(2, 16, 7, 6), POSITIVE(16), F32(16), ACTIVATION(2, 16, 7, 6),
-                  ACTIVATION(2, 16, 7, 6), ACTIVATION(2, 16, 7, 6)},
-     .build = norm_of_two_gradients,
-     .no_gradient = true},
-    {.op = "batch_norm_backward",
-     .what = "two gradients, odd channels",
-     .params = {.epsilon = 1e-3, .relu = 1},
-     .operands = {ACTIVATION(3, 13, 5, 7), F32(13), F32(13), ACTIVATION(3, 13, 5, 7),
-                  ACTIVATION(3, 13, 5, 7)},
-     .build = norm_of_two_gradients,
-     .no_gradient = true},
-    {.op = "batch_norm_backward",
-     .what = "two gradients, no relu",
-     .params = {.epsilon = 1e-5},
-     .operands = {ACTIVATION(4, 8, 40, 37), POSITIVE(8), F32(8), ACTIVATION(4, 8, 40, 37),
-                  ACTIVATION(4, 8, 40, 37)},
-     .build = norm_of_two_gradients,
-     .no_gradient = true},
     {.op = "batch_norm_apply",
      .what = "running statistics",
      .params = {.epsilon = 1e-5, .relu = 1},
