@@ -1,5 +1,8 @@
-/* Conversion of element type and layout in one pass: `cast` and `copy`, by oneDNN's reorder. */
+/* Conversion of element type and layout in one pass: `cast` and `copy`, by oneDNN's reorder but where it is
+ * slow (weight_cast.c). */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector.h"
+#include "kernels/cpu/weight_cast.h"
 #include <string.h>
 
 static dnnl_status_t create(CpuDevice *device, const PrimitiveSpec *spec, const dnnl_memory_desc_t *mds,
@@ -78,39 +81,43 @@ void cpu_copy_i64(const ChannelView *from, const ChannelView *to, const int64_t 
 
 /* ---- The kernels ------------------------------------------------------------------------------------------------ */
 
-/* How a node is run: as bytes where nothing changes, by the library, or word by word. */
-typedef enum CopyWay { COPY_BYTES = 0, COPY_LIBRARY, COPY_WORDS } CopyWay;
-
-static CopyWay way_of(const Kernel *kernel) {
-  const Tensor *x = kernel->node->inputs[0], *y = kernel->node->outputs[0];
-  if (x->dtype == y->dtype && kernel->inputs[0] == kernel->outputs[0]) return COPY_BYTES;
-  return x->dtype == DTYPE_I64 ? COPY_WORDS : COPY_LIBRARY;
-}
+/* How a node is run when not by the library: as bytes where nothing changes, word by word, or as weights. */
+typedef enum CopyWay { COPY_BYTES = 0, COPY_WORDS, COPY_WEIGHTS } CopyWay;
 
 /* Data of the kernels that are not the library's. */
 typedef struct OwnCopy {
+  CopyWay way;
   int64_t bytes;
   ChannelView from, to;
+  WeightCast weights;
 } OwnCopy;
+
+static Status launch_own(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                         uintptr_t workspace, const LaunchContext *context);
+
+static const CpuOp own_copy = {.name = "copy", .launch = launch_own};
 
 static Status prepare(CpuDevice *device, Kernel *kernel) {
   const Tensor *x = kernel->node->inputs[0], *y = kernel->node->outputs[0];
-  CopyWay way = way_of(kernel);
-  if (way == COPY_LIBRARY) {
+  OwnCopy copy = {.way = COPY_BYTES};
+  if (x->dtype == y->dtype && kernel->inputs[0] == kernel->outputs[0]) {
+    copy.bytes = vl_dtype_bytes(x->dtype, cpu_padded_elements(device, kernel->inputs[0], x));
+  } else if (x->dtype == DTYPE_I64) {
+    copy.way = COPY_WORDS;
+    VL_TRY(cpu_channel_view(device, kernel->inputs[0], x, &copy.from));
+    VL_TRY(cpu_channel_view(device, kernel->outputs[0], y, &copy.to));
+  } else if (cpu_weight_cast_applies(device, kernel, &copy.weights)) {
+    copy.way = COPY_WEIGHTS;
+  } else {
     PrimitiveSpec spec;
     cpu_reorder_spec(device, x, kernel->inputs[0], y, kernel->outputs[0], &spec);
     return cpu_primitive_prepare(device, kernel, &spec, sources);
   }
-  OwnCopy *copy = vl_allocate(sizeof *copy);
-  kernel->data = copy;
-  copy->bytes = vl_dtype_bytes(x->dtype, cpu_padded_elements(device, kernel->inputs[0], x));
-  if (way == COPY_BYTES) return vl_ok();
-  VL_TRY(cpu_channel_view(device, kernel->inputs[0], x, &copy->from));
-  return cpu_channel_view(device, kernel->outputs[0], y, &copy->to);
-}
-
-static Status build(CpuDevice *device, Kernel *kernel) {
-  return way_of(kernel) == COPY_LIBRARY ? cpu_primitive_build(device, kernel) : vl_ok();
+  OwnCopy *data = vl_allocate(sizeof *data);
+  *data = copy;
+  kernel->data = data;
+  kernel->op = &own_copy;
+  return vl_ok();
 }
 
 static void copy_bytes(const Kernel *kernel, int64_t bytes, const char *from, char *to) {
@@ -123,21 +130,26 @@ static void copy_bytes(const Kernel *kernel, int64_t bytes, const char *from, ch
   }
 }
 
-static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
-                     uintptr_t workspace, const LaunchContext *context) {
+static Status launch_own(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                         uintptr_t workspace, const LaunchContext *context) {
+  (void)workspace;
+  (void)context;
   const OwnCopy *copy = kernel->data;
-  switch (way_of(kernel)) {
-  case COPY_LIBRARY: return cpu_primitive_launch(kernel, inputs, outputs, workspace, context);
-  case COPY_WORDS:
-    cpu_copy_i64(&copy->from, &copy->to, (const int64_t *)inputs[0], (int64_t *)outputs[0]);
-    return vl_ok();
-  default: copy_bytes(kernel, copy->bytes, (const char *)inputs[0], (char *)outputs[0]); return vl_ok();
+  const void *from = (const void *)inputs[0];
+  void *to = (void *)outputs[0];
+  switch (copy->way) {
+  case COPY_WORDS: cpu_copy_i64(&copy->from, &copy->to, from, to); break;
+  case COPY_WEIGHTS: {
+    int32_t threads = vector_threads(kernel, vl_tensor_elements(kernel->node->inputs[0]));
+    cpu_weight_cast_run(&copy->weights, threads, from, to);
+    break;
   }
+  default: copy_bytes(kernel, copy->bytes, from, to); break;
+  }
+  return vl_ok();
 }
 
-static void destroy(CpuDevice *device, Kernel *kernel) {
-  if (way_of(kernel) == COPY_LIBRARY) cpu_primitive_destroy(device, kernel);
-}
-
-const CpuOp cpu_op_cast = {"cast", supports, choose_cast, prepare, build, launch, destroy};
-const CpuOp cpu_op_copy = {"copy", supports, choose_copy, prepare, build, launch, destroy};
+const CpuOp cpu_op_cast = {
+    "cast", supports, choose_cast, prepare, cpu_primitive_build, cpu_primitive_launch, cpu_primitive_destroy};
+const CpuOp cpu_op_copy = {
+    "copy", supports, choose_copy, prepare, cpu_primitive_build, cpu_primitive_launch, cpu_primitive_destroy};

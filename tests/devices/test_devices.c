@@ -219,6 +219,97 @@ static void weight_gradients_run_on_own_kernels(void **state) {
 }
 #endif
 
+/* The layout a convolution (or its data gradient) in bf16 reads those weights in. */
+static LayoutId layout_read(Device *device, const char *op, const int64_t *shape) {
+  Graph *graph = vl_graph_create("reader");
+  bool backward = strcmp(op, "conv") != 0;
+  int64_t x_shape[] = {2, shape[backward ? 0 : 1], 8, 8};
+  Tensor *operands[] = {vl_graph_tensor(graph, "x", ROLE_ACTIVATION, DTYPE_BF16, 4, x_shape),
+                        vl_graph_tensor(graph, "w", ROLE_ACTIVATION, DTYPE_BF16, 4, shape)};
+  OpParams params = {.stride = {1, 1},
+                     .padding = {shape[2] / 2, shape[2] / 2},
+                     .groups = 1,
+                     .shape = {2, shape[1], 8, 8},
+                     .rank = 4};
+  Node *node;
+  Described described;
+  assert_ok(vl_graph_add(graph, op, &params, operands, 2, &node));
+  ask(device, node, &described);
+  vl_graph_destroy(&graph);
+  return described.inputs[1];
+}
+
+static uintptr_t reserve_storage(Device *device, const Storage *storage) {
+  const Backing *backing = device->interface->backing(device);
+  uintptr_t address;
+  assert_ok(backing->reserve(backing->context,
+                             device->interface->storage_bytes(device, storage->layout, storage), &address));
+  return address;
+}
+
+static void release_storage(Device *device, const Storage *storage, uintptr_t address) {
+  const Backing *backing = device->interface->backing(device);
+  backing->release(backing->context, address,
+                   device->interface->storage_bytes(device, storage->layout, storage));
+}
+
+/* Casts parameters of that shape into a reader's layout, and compares with the conversion of one value. */
+static void assert_cast_for(Device *device, const char *reader, const int64_t *shape) {
+  enum { MOST = 48 * 64 * 9 };
+  static float from[MOST];
+  static uint16_t to[MOST];
+  const DeviceInterface *interface = device->interface;
+  Graph *graph = vl_graph_create("cast");
+  Tensor *w = vl_graph_parameter(graph, "w", ROLE_PARAMETER, DTYPE_F32, 4, shape, (Init){.kind = INIT_ZERO});
+  OpParams params = {.dtype = DTYPE_BF16};
+  Node *node;
+  assert_ok(vl_graph_add(graph, "cast", &params, &w, 1, &node));
+  LayoutId inputs[VL_MAX_INPUTS] = {LAYOUT_ANY},
+           outputs[VL_MAX_OUTPUTS] = {layout_read(device, reader, shape)};
+  assert_ok(interface->choose_layouts(device, node, inputs, outputs));
+  Storage *source = w->storage, *target = node->outputs[0]->storage;
+  source->layout = inputs[0];
+  target->layout = outputs[0];
+  int64_t elements = vl_tensor_elements(w);
+  assert_true(elements <= MOST);
+  /* Every upper half of an f32, so every exponent, infinities and NaNs, and lower halves around a tie; no
+   * subnormal numbers, which the library's conversion may flush. */
+  for (int64_t i = 0; i < elements; ++i) {
+    uint32_t upper = (uint32_t)(i * 40503 % 65536), lower = (uint32_t[]){0x7FFF, 0x8000, 0x8001, 0}[i % 4];
+    if ((upper & 0x7F80U) == 0) upper = lower = 0;
+    uint32_t bits = upper << 16 | lower;
+    memcpy(&from[i], &bits, sizeof bits);
+  }
+  Kernel *kernel;
+  assert_ok(interface->prepare(device, node, inputs, outputs, &kernel));
+  print_message("  %s %d -> %d: %s to %s by %s\n", reader, (int)shape[1], (int)shape[0],
+                interface->layout_name(device, inputs[0]), interface->layout_name(device, outputs[0]),
+                interface->implementation(kernel));
+  assert_ok(interface->build(device, kernel));
+  uintptr_t addresses[] = {reserve_storage(device, source), reserve_storage(device, target)};
+  assert_ok(interface->upload(device, source, from, addresses[0]));
+  assert_ok(interface->launch(device, kernel, addresses, addresses + 1, 0, &(LaunchContext){0}));
+  assert_ok(interface->download(device, target, addresses[1], to));
+  for (int64_t i = 0; i < elements; ++i)
+    assert_int_equal(to[i], vl_bf16_from_f32(from[i]));
+  release_storage(device, source, addresses[0]);
+  release_storage(device, target, addresses[1]);
+  interface->kernel_destroy(device, &kernel);
+  vl_graph_destroy(&graph);
+}
+
+static void weights_are_cast_into_what_convolutions_read(void **state) {
+  (void)state;
+  Device *device = open_device("cpu", NULL);
+  const int64_t shapes[][4] = {
+      {64, 32, 1, 1}, {32, 64, 3, 3}, {48, 64, 3, 3}, {256, 32, 1, 1}, {40, 24, 3, 3}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
+    assert_cast_for(device, "conv", shapes[i]);
+    assert_cast_for(device, "conv_backward_data", shapes[i]);
+  }
+  vl_device_close(&device);
+}
+
 static void profile_charges_its_upper_workspace(void **state) {
   (void)state;
   DeviceProfile profile;
@@ -334,6 +425,7 @@ int main(void) {
     cmocka_unit_test(plan_hands_out_distinct_addresses),
     cmocka_unit_test(plan_refuses_beyond_the_profile),
     cmocka_unit_test(plan_describes_as_the_cpu_does),
+    cmocka_unit_test(weights_are_cast_into_what_convolutions_read),
     cmocka_unit_test(profile_charges_its_upper_workspace),
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
     cmocka_unit_test(weight_gradients_run_on_own_kernels),
