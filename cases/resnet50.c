@@ -112,7 +112,7 @@ static Status head(Builder *builder, Tensor *x, int64_t classes, Program *progra
   VL_TRY(vl_apply(graph, "linear", NULL, (Tensor *[]){pooled, weight, bias}, 3, &program->logits));
   if (!builder->training) return vl_ok();
   vl_graph_set_scope(graph, "loss");
-  Tensor *labels = vl_graph_tensor(graph, "labels", ROLE_INPUT, DTYPE_I32, 1, x->shape);
+  Tensor *labels = vl_graph_input(graph, "labels", DTYPE_I32, 1, x->shape, classes);
   Node *loss = NULL;
   VL_TRY(vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){program->logits, labels}, 2, &loss));
   program->loss = loss->outputs[0];
@@ -123,8 +123,8 @@ static Status build_graph(const int64_t *values, Builder *builder, Program *prog
   static const int64_t widths[] = {64, 128, 256, 512}, depths[] = {3, 4, 6, 3};
   Graph *graph = builder->graph;
   int64_t size = values[SIZE];
-  Tensor *x = vl_graph_tensor(graph, "images", ROLE_INPUT, DTYPE_F32, 4,
-                              (int64_t[]){values[MICRO_BATCH], 3, size, size});
+  Tensor *x =
+      vl_graph_input(graph, "images", DTYPE_F32, 4, (int64_t[]){values[MICRO_BATCH], 3, size, size}, 0);
   VL_TRY(stem(builder, x, &x));
   for (int32_t stage = 0; stage < 4; stage++) {
     for (int32_t i = 0; i < depths[stage]; i++) {

@@ -128,10 +128,7 @@ static Status open_heap(Cell *cell) {
 
 static Status fill_inputs(Cell *cell, uint64_t step) {
   if (cell->result->device.predicts) return vl_ok();
-  if (!cell->data) {
-    int64_t classes = argument(cell, "classes");
-    return vl_inputs_synthesize(cell->inputs, cell->spec->seed, step, 0, classes);
-  }
+  if (!cell->data) return vl_inputs_synthesize(cell->inputs, cell->spec->seed, step, 0);
   int64_t batch = cell->spec->micro_batch, size = argument(cell, "size");
   size_t image_bytes = (size_t)(batch * 3 * size * size) * sizeof(float);
   size_t label_bytes = (size_t)batch * sizeof(int32_t);

@@ -66,10 +66,8 @@ typedef struct Run {
 typedef struct Inputs Inputs;
 Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap, Inputs **inputs) VL_CHECKED;
 void vl_inputs_destroy(Inputs **inputs);
-/* Synthetic: each float input uniform with mean 0 and variance 1 (bound sqrt(3)), each i32 input uniform
- * classes in [0, classes), from Philox keyed (seed, step, input's name) and first_sample. */
-Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample,
-                            int64_t classes) VL_CHECKED;
+/* Synthetic: as each input's Init says, from Philox keyed (seed, step, input's name) and first_sample. */
+Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample) VL_CHECKED;
 /* Plain host data into the named input. */
 Status vl_inputs_write(Inputs *inputs, const char *name, const void *host, int64_t bytes) VL_CHECKED;
 

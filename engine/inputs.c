@@ -60,35 +60,35 @@ uintptr_t engine_input_address(const Inputs *inputs, const Storage *storage) {
   return 0;
 }
 
-/* Element e of sample n is the same whatever the micro-batch. */
-static void synthesize(const Storage *storage, uint64_t key, int64_t first_sample, int64_t classes,
-                       void *host) {
+static double synthetic_value(const Storage *storage, uint32_t word) {
+  double unit = (double)vl_random_unit(word), value = storage->init.value;
+  if (storage->init.kind != INIT_UNIFORM) return storage->init.kind == INIT_CONSTANT ? value : 0.0;
+  return vl_dtype_is_float(storage->dtype) ? (2.0 * unit - 1.0) * value : floor(unit * value);
+}
+
+static void synthesize(const Storage *storage, uint64_t key, int64_t first_sample, void *host) {
   int64_t samples = storage->root->rank > 0 ? storage->root->shape[0] : 1;
   int64_t per_sample = storage->elements / samples;
-  double bound = sqrt(3.0);
   for (int64_t n = 0; n < samples; n++) {
     for (int64_t e = 0; e < per_sample; e++) {
-      double unit = (double)vl_random_unit(vl_random_word(key, (uint64_t)(first_sample + n), (uint64_t)e));
-      double value =
-          vl_dtype_is_float(storage->dtype) ? (2.0 * unit - 1.0) * bound : floor(unit * (double)classes);
-      vl_element_set(host, storage->dtype, n * per_sample + e, value);
+      uint32_t word = vl_random_word(key, (uint64_t)(first_sample + n), (uint64_t)e);
+      vl_element_set(host, storage->dtype, n * per_sample + e, synthetic_value(storage, word));
     }
   }
 }
 
-Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample,
-                            int64_t classes) {
+Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample) {
   const DeviceInterface *interface = inputs->device->interface;
   for (int32_t i = 0; i < inputs->count; i++) {
     const Input *item = &inputs->items[i];
     uint64_t key = vl_random_key(seed, step, item->storage->name);
     void *view = interface->host_view ? interface->host_view(inputs->device, item->block->address) : NULL;
     if (view) {
-      synthesize(item->storage, key, first_sample, classes, view);
+      synthesize(item->storage, key, first_sample, view);
       continue;
     }
     void *host = vl_allocate((size_t)vl_dtype_bytes(item->storage->dtype, item->storage->elements) + 1);
-    synthesize(item->storage, key, first_sample, classes, host);
+    synthesize(item->storage, key, first_sample, host);
     Status status = interface->upload(inputs->device, item->storage, host, item->block->address);
     free(host);
     VL_TRY(status);

@@ -1,5 +1,6 @@
 #include "graph/graph.h"
 #include "graph/ops/ops.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,6 +133,12 @@ Tensor *vl_graph_parameter(Graph *graph, const char *name, Role role, DType dtyp
   Tensor *tensor = vl_graph_tensor(graph, name, role, dtype, rank, shape);
   tensor->storage->init = init;
   return tensor;
+}
+
+Tensor *vl_graph_input(Graph *graph, const char *name, DType dtype, int32_t rank, const int64_t *shape,
+                       int64_t below) {
+  Init init = {INIT_UNIFORM, vl_dtype_is_float(dtype) ? sqrt(3.0) : (double)below};
+  return vl_graph_parameter(graph, name, ROLE_INPUT, dtype, rank, shape, init);
 }
 
 Tensor *vl_graph_view(Graph *graph, const char *name, Tensor *of, int32_t rank, const int64_t *shape,

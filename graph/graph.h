@@ -26,11 +26,13 @@ typedef int32_t LayoutId;
 enum { LAYOUT_PLAIN = 0 /* dense row-major */, LAYOUT_ANY = -1 /* not decided yet */ };
 
 /* Initial value of a persistent storage, from Philox keyed by its name with step 0; element e of the
- * logical shape is sample 0, element e. */
+ * logical shape is sample 0, element e. Synthetic value of an input, keyed by the step too; element e of
+ * sample n is the same whatever the micro-batch. */
 typedef enum InitKind { INIT_ZERO = 0, INIT_CONSTANT, INIT_UNIFORM } InitKind;
 typedef struct Init {
   InitKind kind;
-  double value; /* the constant, or the bound b: (2u - 1) * b in double, rounded once to the dtype */
+  double value; /* the constant, or the bound b: (2u - 1) * b in double, rounded once to the dtype; whole
+                   numbers are floor(u * b), 0..b-1 */
 } Init;
 
 typedef struct Tensor Tensor;
@@ -181,6 +183,9 @@ Tensor *vl_graph_tensor(Graph *graph, const char *name, Role role, DType dtype, 
 /* A persistent tensor; Init as given. */
 Tensor *vl_graph_parameter(Graph *graph, const char *name, Role role, DType dtype, int32_t rank,
                            const int64_t *shape, Init init);
+/* An input. Synthetic floats have mean 0 and variance 1, whole numbers are 0..below-1. */
+Tensor *vl_graph_input(Graph *graph, const char *name, DType dtype, int32_t rank, const int64_t *shape,
+                       int64_t below);
 /* Another view of tensor's storage. */
 Tensor *vl_graph_view(Graph *graph, const char *name, Tensor *of, int32_t rank, const int64_t *shape,
                       int64_t offset);

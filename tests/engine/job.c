@@ -24,7 +24,7 @@ void job_device_open(const char *name, Device **device) {
 
 void job_open(Job *job, const char *device, Program *program, const char *recipe_text, uint64_t seed,
               int64_t capacity_bytes) {
-  *job = (Job){.classes = 10};
+  *job = (Job){0};
   Recipe recipe;
   Target target = {.ranks = 1};
   HeapOptions options = {.policy = "caching", .capacity_bytes = capacity_bytes};
@@ -64,7 +64,7 @@ void job_close(Job *job) {
 double job_step(Job *job, uint64_t step) {
   StepResult result;
   job->run.step = step;
-  require_ok(vl_inputs_synthesize(job->inputs, job->run.seed, step, 0, job->classes));
+  require_ok(vl_inputs_synthesize(job->inputs, job->run.seed, step, 0));
   require_ok(vl_run_step(&job->run, job->inputs, &result, NULL));
   return result.loss;
 }

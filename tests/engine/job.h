@@ -19,7 +19,6 @@ typedef struct Job {
   Executable *executable;
   Inputs *inputs;
   Run run;
-  int64_t classes;
 } Job;
 
 /* Applies the recipe to the forward program, which it takes over, compiles and allocates. capacity_bytes: of

@@ -45,7 +45,7 @@ static void second_open(Job *job, int64_t batch, Second *second) {
   require_ok(vl_state_prepare(job->state, second->executable, 1, true));
   require_ok(vl_executable_build(second->executable));
   require_ok(vl_inputs_create(second->executable, job->device, job->heap, &second->inputs));
-  require_ok(vl_inputs_synthesize(second->inputs, 1, 0, 0, 10));
+  require_ok(vl_inputs_synthesize(second->inputs, 1, 0, 0));
   second->run = job->run;
   second->run.executable = second->executable;
 }
@@ -105,7 +105,7 @@ static void step_at_capacity(const char *recipe, int64_t capacity_bytes, Failure
   Job job;
   StepResult result;
   open_net(&job, 16, recipe, capacity_bytes);
-  require_ok(vl_inputs_synthesize(job.inputs, 1, 0, 0, 10));
+  require_ok(vl_inputs_synthesize(job.inputs, 1, 0, 0));
   int64_t before_bytes = live_bytes(&job);
   Status status = vl_run_step(&job.run, job.inputs, &result, NULL);
   assert_int_equal(live_bytes(&job), before_bytes);

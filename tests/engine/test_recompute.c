@@ -91,7 +91,7 @@ static void drop_samples(int64_t samples, int64_t first, float *out) {
   Device *device = NULL;
   job_device_open(device_name, &device);
   Graph *graph = vl_graph_create("samples");
-  Tensor *x = vl_graph_tensor(graph, "x", ROLE_INPUT, DTYPE_F32, 4, (int64_t[]){samples, 4, 2, 2});
+  Tensor *x = vl_graph_input(graph, "x", DTYPE_F32, 4, (int64_t[]){samples, 4, 2, 2}, 0);
   OpParams params = {.rate = 0.5, .random_scope = "layer"};
   Node *node = NULL;
   require_ok(vl_graph_add(graph, "dropout", &params, &x, 1, &node));

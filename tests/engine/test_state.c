@@ -111,7 +111,7 @@ static void evaluation_open(Job *job, const char *recipe_text, Evaluation *evalu
   require_ok(vl_executable_create(&program, job->device, job->state, &evaluation->executable));
   require_ok(vl_executable_build(evaluation->executable));
   require_ok(vl_inputs_create(evaluation->executable, job->device, job->heap, &evaluation->inputs));
-  require_ok(vl_inputs_synthesize(evaluation->inputs, 1, 0, 0, 10));
+  require_ok(vl_inputs_synthesize(evaluation->inputs, 1, 0, 0));
   evaluation->run = job->run;
   evaluation->run.executable = evaluation->executable;
 }
@@ -163,7 +163,7 @@ static void training_has_no_logits_to_give(void **state) {
   float logits[40];
   StepResult result;
   open_net(&job, "baseline");
-  require_ok(vl_inputs_synthesize(job.inputs, 1, 0, 0, 10));
+  require_ok(vl_inputs_synthesize(job.inputs, 1, 0, 0));
   Status status = vl_run_step(&job.run, job.inputs, &result, logits);
   assert_int_equal(status.code, VL_INVALID);
   assert_non_null(strstr(status.message, "logits"));

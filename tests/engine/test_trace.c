@@ -21,7 +21,6 @@ static void run_two_steps(Job *job, const char *device, const char *recipe) {
   Program program;
   build_resnet50(&program);
   job_open(job, device, &program, recipe, 0, 0);
-  job->classes = 1000;
   job_step(job, 0);
   job_step(job, 1);
 }

@@ -80,7 +80,7 @@ static void head(Program *program, Tensor *x, int64_t classes) {
   require_ok(vl_apply(graph, "linear", NULL, (Tensor *[]){pooled, weight, bias}, 3, &program->logits));
   if (!program->training) return;
   vl_graph_set_scope(graph, "loss");
-  Tensor *labels = vl_graph_tensor(graph, "labels", ROLE_INPUT, DTYPE_I32, 1, x->shape);
+  Tensor *labels = vl_graph_input(graph, "labels", DTYPE_I32, 1, x->shape, classes);
   Node *loss = NULL;
   require_ok(
       vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){program->logits, labels}, 2, &loss));
@@ -92,7 +92,7 @@ void network_bottlenecks(const NetOptions *options, Program *program) {
   vl_program_init(program, graph);
   program->training = !options->evaluation;
   int64_t shape[] = {options->batch, 3, options->size, options->size};
-  Tensor *x = vl_graph_tensor(graph, "images", ROLE_INPUT, DTYPE_F32, 4, shape);
+  Tensor *x = vl_graph_input(graph, "images", DTYPE_F32, 4, shape, 0);
   x = relu_in_place(graph, "stem", "", conv_norm(program, "stem", "", x, 16, 3, 1));
   vl_graph_set_scope(graph, "maxpool");
   OpParams pool = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .dtype = DTYPE_I64};
@@ -122,7 +122,7 @@ void network_layers(int32_t layers, int64_t elements, Program *program) {
   Graph *graph = vl_graph_create("layers");
   vl_program_init(program, graph);
   program->training = true;
-  Tensor *x = vl_graph_tensor(graph, "x", ROLE_INPUT, DTYPE_F32, 1, &elements);
+  Tensor *x = vl_graph_input(graph, "x", DTYPE_F32, 1, &elements, 0);
   vl_graph_set_scope(graph, "shift");
   Tensor *shift = scoped_parameter(graph, "weight", 1, &elements, (Init){INIT_UNIFORM, 0.1});
   x = apply(graph, "add", NULL, x, shift);
@@ -165,7 +165,7 @@ void network_running_mean(Program *program) {
   vl_program_init(program, graph);
   program->training = true;
   int64_t shape[] = {4, 1, 4, 4};
-  Tensor *x = vl_graph_tensor(graph, "images", ROLE_INPUT, DTYPE_F32, 4, shape);
+  Tensor *x = vl_graph_input(graph, "images", DTYPE_F32, 4, shape, 0);
   vl_graph_set_scope(graph, "factor");
   Tensor *factor = scoped_parameter(graph, "weight", 4, shape, (Init){INIT_CONSTANT, 1.0});
   graph->block = ++graph->block_count;

@@ -99,7 +99,7 @@ static Status run_steps(const StepSpec *spec, Run *run, Watch *watch, Inputs *in
   for (int32_t step = 0; step < spec->steps; step++) {
     StepResult result;
     run->step = (uint64_t)step;
-    VL_TRY(vl_inputs_synthesize(inputs, spec->seed, run->step, 0, spec->classes));
+    VL_TRY(vl_inputs_synthesize(inputs, spec->seed, run->step, 0));
     VL_TRY(vl_run_step(run, inputs, &result, NULL));
     VL_TRY(watch->status);
     watch->record->losses[step] = watch->loss;

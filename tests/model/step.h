@@ -26,15 +26,15 @@ typedef struct StepSpec {
   const char *case_name, *recipe;
   const char *settings[4];
   int32_t setting_count;
-  int64_t micro_batch, classes;
+  int64_t micro_batch;
   uint64_t seed;
   int32_t steps;
 } StepSpec;
 
 /* Runs the steps. Values of the reference device are read as the doubles they are. */
 Status step_record(const StepSpec *spec, Device *device, StepRecord *record) VL_CHECKED;
-/* The same for a program made by the caller, recipe applied; takes it over. Of the spec only classes, seed
- * and steps are read. */
+/* The same for a program made by the caller, recipe applied; takes it over. Of the spec only seed and
+ * steps are read. */
 Status step_record_program(const StepSpec *spec, Program *program, Device *device,
                            StepRecord *record) VL_CHECKED;
 void step_clear(StepRecord *record);

@@ -44,7 +44,7 @@ static void record(Device *device, const char *recipe_text, bool squared, uint64
   Program program;
   Recipe recipe;
   Target target = {.ranks = 1};
-  StepSpec spec = {.classes = 1, .seed = seed, .steps = 1};
+  StepSpec spec = {.seed = seed, .steps = 1};
   assert_ok(build(squared, &program));
   assert_ok(vl_recipe_parse(recipe_text, &recipe));
   assert_ok(vl_recipe_apply(&recipe, &program, &target));

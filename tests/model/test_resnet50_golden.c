@@ -45,7 +45,6 @@ static StepSpec spec_of(const Truth *truth, const char *recipe, int32_t steps) {
                     .settings = {"size=96", truth->smooth ? "smooth=1" : "smooth=0"},
                     .setting_count = 2,
                     .micro_batch = truth->golden.batch,
-                    .classes = 1000,
                     .seed = truth->golden.seed,
                     .steps = steps};
 }

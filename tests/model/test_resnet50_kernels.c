@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 /* The inputs of step 0 as the engine makes them: Philox by name, sample and element. */
-static void draw_inputs(Evaluation *evaluation, int64_t classes) {
+static void draw_inputs(Evaluation *evaluation) {
   for (int32_t i = 0; i < evaluation->graph->storage_count; i++) {
     const Storage *storage = evaluation->graph->storages[i];
     if (storage->role != ROLE_INPUT) continue;
@@ -24,9 +24,10 @@ static void draw_inputs(Evaluation *evaluation, int64_t classes) {
     for (int64_t e = 0; e < storage->elements; e++) {
       double unit =
           (double)vl_random_unit(vl_random_word(key, (uint64_t)(e / elements), (uint64_t)(e % elements)));
-      bool real = vl_dtype_is_float(storage->dtype);
-      evaluation->values[storage->id][e] =
-          real ? round_to(storage->dtype, (2.0 * unit - 1.0) * sqrt(3.0)) : floor(unit * (double)classes);
+      double bound = storage->init.value;
+      evaluation->values[storage->id][e] = vl_dtype_is_float(storage->dtype)
+                                               ? round_to(storage->dtype, (2.0 * unit - 1.0) * bound)
+                                               : floor(unit * bound);
     }
   }
 }
@@ -42,7 +43,7 @@ static void every_node_matches(const Subject *subject, const char *recipe, bool 
   if (status.code != VL_OK) fail_msg("%s", status.message);
   Evaluation *evaluation = evaluation_create(program.graph);
   evaluation_initialise(evaluation, 0);
-  draw_inputs(evaluation, 1000);
+  draw_inputs(evaluation);
   CompareTotals totals = {0};
   status = compare_graph(subject, evaluation, &totals);
   evaluation_destroy(&evaluation);
