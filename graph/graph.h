@@ -8,6 +8,9 @@
 
 enum { VL_MAX_DIMS = 5, VL_MAX_INPUTS = 8, VL_MAX_OUTPUTS = 4 };
 
+/* The label of a row that a loss does not count (PyTorch's ignore_index). */
+enum { VL_IGNORED_LABEL = -100 };
+
 /* What a storage is for; decides its category in memory and how long it lives. */
 typedef enum Role {
   ROLE_ACTIVATION = 0, /* made by a node; also gradients of activations */

@@ -1,5 +1,7 @@
 /* softmax_cross_entropy, its gradient, and correct_count: logits (N, C), plain; a thread takes whole rows.
  *
+ * Rows labelled VL_IGNORED_LABEL have a log_p, no part in the loss and no gradient.
+ *
  * log_p = (x - max) - log sum exp(x - max). The exponentials are within 2 units in the last place, a lane
  * adds 64 of them in f32, sums and the logarithm are in double: log_p is within 2^-24 (|log_p| + |x - max| +
  * 70). */
@@ -44,7 +46,7 @@ static int64_t tile_count(int64_t at, int64_t width) {
   return width - at < VECTOR_TILE ? width - at : VECTOR_TILE;
 }
 
-/* Returns -log_p[label]. */
+/* Returns -log_p[label], 0 for a row that does not count. */
 static double row_loss(VectorArray logits, float *log_p, int64_t start, int64_t width, int32_t label) {
   _Alignas(64) float buffer[VECTOR_TILE], e[VECTOR_TILE], lanes[VECTOR_LANES] = {0.0F};
   float shift = -INFINITY;
@@ -67,14 +69,23 @@ static double row_loss(VectorArray logits, float *log_p, int64_t start, int64_t 
       subtract(log_p + start + i, vector_read(logits, start + i, count, buffer), shift, (float)log_sum,
                count);
     }
+  if (label == VL_IGNORED_LABEL) return 0.0;
   return log_sum - ((double)vector_element(logits, start + label) - (double)shift);
 }
 
-static Status check_labels(const Kernel *kernel, const int32_t *labels, int64_t rows, int64_t width) {
-  for (int64_t i = 0; i < rows; i++)
+/* Checks the labels and counts the rows that are not ignored. */
+static Status count_rows(const Kernel *kernel, const int32_t *labels, int64_t rows, int64_t width,
+                         int64_t *counted) {
+  *counted = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    if (labels[i] == VL_IGNORED_LABEL) continue;
     if (labels[i] < 0 || labels[i] >= width)
-      return vl_error(VL_INVALID, "%s in %s: label %d of row %lld; must be within 0 and %lld",
-                      kernel->op->name, kernel->node->scope, labels[i], (long long)i, (long long)(width - 1));
+      return vl_error(VL_INVALID,
+                      "%s in %s: label %d of row %lld; must be within 0 and %lld, or %d to ignore it",
+                      kernel->op->name, kernel->node->scope, labels[i], (long long)i, (long long)(width - 1),
+                      VL_IGNORED_LABEL);
+    ++*counted;
+  }
   return vl_ok();
 }
 
@@ -90,8 +101,8 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
   VectorArray logits = vector_input(kernel, inputs, 0);
   const int32_t *labels = (const int32_t *)inputs[1];
   float *loss = vector_output(kernel, outputs, 0).address, *log_p = vector_output(kernel, outputs, 1).address;
-  int64_t rows = kernel->node->inputs[0]->shape[0], width = kernel->node->inputs[0]->shape[1];
-  VL_TRY(check_labels(kernel, labels, rows, width));
+  int64_t rows = kernel->node->inputs[0]->shape[0], width = kernel->node->inputs[0]->shape[1], counted;
+  VL_TRY(count_rows(kernel, labels, rows, width, &counted));
   double *losses = (double *)workspace, sum = 0.0;
   int32_t wanted = vector_threads(kernel, 4 * rows * width);
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
@@ -102,7 +113,7 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
   }
   for (int64_t i = 0; i < rows; i++)
     sum += losses[i];
-  if (loss != NULL) *loss = (float)(sum / (double)rows);
+  if (loss != NULL) *loss = (float)(sum / (double)counted); /* 0 / 0 when none counts */
   return vl_ok();
 }
 
@@ -114,7 +125,7 @@ const CpuOp cpu_op_softmax_cross_entropy = {
     .launch = launch,
 };
 
-/* ---- Gradient: (exp(log_p) - onehot) * dloss / N ------------------------------------------------------------ */
+/* ---- Gradient: (exp(log_p) - onehot) * dloss / rows that count ------------------------------------------------------------ */
 
 VECTOR_CLONES
 static void scaled_exponentials(float *y, const float *x, float factor, int64_t count) {
@@ -136,14 +147,18 @@ static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, con
   const float *log_p = (const float *)inputs[1];
   const int32_t *labels = (const int32_t *)inputs[2];
   float *dlogits = (float *)outputs[0];
-  int64_t rows = kernel->node->inputs[1]->shape[0], width = kernel->node->inputs[1]->shape[1];
-  VL_TRY(check_labels(kernel, labels, rows, width));
-  float factor = *(const float *)inputs[0] / (float)rows;
+  int64_t rows = kernel->node->inputs[1]->shape[0], width = kernel->node->inputs[1]->shape[1], counted;
+  VL_TRY(count_rows(kernel, labels, rows, width, &counted));
+  float factor = *(const float *)inputs[0] / (float)counted; /* unused when none counts */
   int32_t wanted = vector_threads(kernel, 4 * rows * width);
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
   {
     Range share = vector_share(rows, omp_get_num_threads(), omp_get_thread_num());
     for (int64_t i = share.begin; i < share.end; i++) {
+      if (labels[i] == VL_IGNORED_LABEL) {
+        memset(dlogits + i * width, 0, (size_t)width * sizeof *dlogits);
+        continue;
+      }
       int64_t at = i * width + labels[i];
       float chosen = (vector_exp(log_p[at]) - 1.0F) * factor; /* before dlogits, which may be log_p */
       scaled_exponentials(dlogits + i * width, log_p + i * width, factor, width);

@@ -195,32 +195,47 @@ static void gelu_bounds(const Node *node, double *const *inputs, double *const *
   }
 }
 
+static bool row_counts(const double *labels, int64_t row) { return labels[row] != (double)VL_IGNORED_LABEL; }
+
+static double counted_rows(const double *labels, int64_t rows) {
+  double counted = 0.0;
+  for (int64_t r = 0; r < rows; r++)
+    counted += row_counts(labels, r);
+  return counted;
+}
+
 /* log sum exp: the sum's relative error is the logarithm's absolute one. */
 static void loss_bounds(const Node *node, double *const *inputs, double *const *outputs,
                         double *const *bounds) {
   int64_t rows = node->inputs[0]->shape[0], classes = node->inputs[0]->shape[1];
   double roundings = sum_roundings(classes) + function_roundings, mean = 0.0;
+  double counted = counted_rows(inputs[1], rows);
   for (int64_t r = 0; r < rows; r++) {
     double top = 0.0;
     for (int64_t c = 0; c < classes; c++)
       top = fmax(top, fabs(inputs[0][r * classes + c]));
     double magnitude = 1.0 + 2.0 * top + log((double)classes);
-    mean += magnitude / (double)rows;
+    if (row_counts(inputs[1], r)) mean += magnitude / counted;
     for (int64_t c = 0; bounds[1] && c < classes; c++) {
       int64_t i = r * classes + c;
       bounds[1][i] = bound_of(roundings, magnitude, outputs[1][i], node->outputs[1]->dtype);
     }
   }
   bounds[0][0] = bound_of(roundings + sum_roundings(rows), mean, outputs[0][0], node->outputs[0]->dtype);
+  if (counted == 0.0) bounds[0][0] = 0.0; /* NaN, and nothing else */
 }
 
 static void loss_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
                                  double *const *bounds) {
   int64_t rows = node->inputs[1]->shape[0], classes = node->inputs[1]->shape[1];
   for (int64_t i = 0; i < rows * classes; i++) {
+    if (!row_counts(inputs[2], i / classes)) { /* exactly 0 */
+      bounds[0][i] = 0.0;
+      continue;
+    }
     double log_p = inputs[1][i]; /* its exponential multiplies a relative error by |log_p| */
     double magnitude =
-        fabs(inputs[0][0]) / (double)rows *
+        fabs(inputs[0][0]) / counted_rows(inputs[2], rows) *
         (exp(log_p) * (1.0 + fabs(log_p)) + (i % classes == (int64_t)inputs[2][i / classes] ? 1.0 : 0.0));
     bounds[0][i] = bound_of(function_roundings, magnitude, outputs[0][i], node->outputs[0]->dtype);
   }

@@ -69,6 +69,15 @@ static Status build_row(const OpRow *row, DType dtype, Program *program) {
   return vl_program_differentiate(program);
 }
 
+static void draw_labels(const Operand *operand, Evaluation *evaluation, const Storage *storage,
+                        uint64_t seed) {
+  evaluation_draw_whole(evaluation, storage, seed, operand->count);
+  for (int64_t i = 0; i < storage->elements; i++) {
+    bool ignored = operand->values == VALUES_IGNORED || (operand->values == VALUES_IGNORABLE && i % 3 == 1);
+    if (ignored) evaluation->values[storage->id][i] = VL_IGNORED_LABEL;
+  }
+}
+
 static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t seed) {
   const double bound = sqrt(3.0);
   for (int32_t i = 0; i < evaluation->graph->storage_count; i++) {
@@ -78,8 +87,8 @@ static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t see
     bool drawn = strncmp(storage->name, "operand", 7) == 0 && storage->role != ROLE_GRADIENT;
     if (drawn && row->operands[operand].kind == OPERAND_COUNTER) {
       evaluation->values[storage->id][0] = 41.0;
-    } else if (drawn && row->operands[operand].values == VALUES_CLASSES) {
-      evaluation_draw_whole(evaluation, storage, seed, row->operands[operand].count);
+    } else if (drawn && row->operands[operand].kind == OPERAND_LABELS) {
+      draw_labels(&row->operands[operand], evaluation, storage, seed);
     } else if (drawn && row->operands[operand].values == VALUES_POSITIVE) {
       evaluation_draw(evaluation, storage, seed, 1.0, 0.75);
     } else if (drawn || strcmp(storage->name, "weights") == 0) {

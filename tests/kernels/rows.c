@@ -25,6 +25,14 @@
 #define LABELS(samples, classes)                                                                             \
   { .kind = OPERAND_LABELS, .values = VALUES_CLASSES, .shape = {samples}, .count = classes }
 
+#define IGNORABLE_LABELS(samples, classes)                                                                   \
+  { .kind = OPERAND_LABELS, .values = VALUES_IGNORABLE, .shape = {samples}, .count = classes }
+#define IGNORED_LABELS(samples)                                                                              \
+  { .kind = OPERAND_LABELS, .values = VALUES_IGNORED, .shape = {samples}, .count = 1 }
+/* Of rank 0. */
+#define SCALAR                                                                                               \
+  { .kind = OPERAND_F32 }
+
 /* ---- Graphs of more than one op ------------------------------------------------------------------------------- */
 
 /* Operands x, gamma, beta, [residual]: statistics, then application. */
@@ -59,6 +67,15 @@ static Status first_output(Graph *graph, const OpRow *row, Tensor *const *operan
   VL_TRY(vl_graph_add(graph, row->op, &row->params, operands, count, &node));
   *y = node->outputs[0];
   return vl_ok();
+}
+
+/* Operands logits and labels, twice: the sum of both losses. */
+static Status sum_of_losses(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  (void)row;
+  Node *first = NULL, *second = NULL;
+  VL_TRY(vl_graph_add(graph, "softmax_cross_entropy", NULL, operands, 2, &first));
+  VL_TRY(vl_graph_add(graph, "softmax_cross_entropy", NULL, operands + 2, 2, &second));
+  return vl_apply(graph, "add", NULL, (Tensor *[]){first->outputs[0], second->outputs[0]}, 2, y);
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
@@ -220,6 +237,10 @@ const OpRow op_rows[] = {
     {.op = "gelu", .what = "2-D", .operands = {ACTIVATION(5, 31)}},
     {.op = "add", .what = "4-D", .operands = {ACTIVATION(2, 18, 5, 3), ACTIVATION(2, 18, 5, 3)}},
     {.op = "add", .what = "1-D", .operands = {ACTIVATION(1021), ACTIVATION(1021)}},
+    {.op = "add",
+     .what = "two losses",
+     .operands = {F32(5, 11), IGNORABLE_LABELS(5, 11), F32(3, 2), LABELS(3, 2)},
+     .build = sum_of_losses},
     {.op = "mul", .what = "4-D", .operands = {ACTIVATION(2, 16, 5, 3), ACTIVATION(2, 16, 5, 3)}},
     {.op = "mul", .what = "2-D", .operands = {ACTIVATION(3, 37), ACTIVATION(3, 37)}},
     {.op = "scale",
@@ -304,6 +325,23 @@ const OpRow op_rows[] = {
      .what = "1000 classes",
      .operands = {F32(3, 1000), LABELS(3, 1000)},
      .build = first_output},
+    {.op = "softmax_cross_entropy",
+     .what = "ignored rows",
+     .operands = {F32(11, 37), IGNORABLE_LABELS(11, 37)},
+     .build = first_output},
+    {.op = "softmax_cross_entropy",
+     .what = "no row counts",
+     .operands = {F32(4, 9), IGNORED_LABELS(4)},
+     .build = first_output,
+     .no_gradient = true},
+    {.op = "softmax_cross_entropy_backward",
+     .what = "no row counts",
+     .operands = {SCALAR, F32(4, 9), IGNORED_LABELS(4)},
+     .no_gradient = true},
+    {.op = "correct_count",
+     .what = "some labels of no class",
+     .operands = {F32(9, 13), IGNORABLE_LABELS(9, 13)},
+     .no_gradient = true},
     {.op = "correct_count",
      .what = "13 classes",
      .operands = {F32(9, 13), LABELS(9, 13)},

@@ -42,6 +42,14 @@ static void matmul(const Node *node, const Arrays *arrays) {
   }
 }
 
+/* Rows that a loss counts. */
+static double counted_rows(const double *labels, int64_t rows) {
+  double counted = 0.0;
+  for (int64_t r = 0; r < rows; r++)
+    counted += labels[r] != (double)VL_IGNORED_LABEL;
+  return counted;
+}
+
 static void softmax_cross_entropy(const Node *node, const Arrays *arrays) {
   int64_t rows = node->inputs[0]->shape[0], classes = node->inputs[0]->shape[1];
   double loss = 0.0;
@@ -53,22 +61,24 @@ static void softmax_cross_entropy(const Node *node, const Arrays *arrays) {
     for (int64_t c = 0; c < classes; c++)
       sum += exp(logits[c] - top);
     double shift = top + log(sum);
-    loss -= (logits[(int64_t)arrays->inputs[1][r]] - shift) / (double)rows;
+    double label = arrays->inputs[1][r];
+    if (label != (double)VL_IGNORED_LABEL) loss -= logits[(int64_t)label] - shift;
     if (!arrays->outputs[1]) continue;
     for (int64_t c = 0; c < classes; c++)
       arrays->outputs[1][r * classes + c] = logits[c] - shift;
   }
-  arrays->outputs[0][0] = loss;
+  arrays->outputs[0][0] = loss / counted_rows(arrays->inputs[1], rows);
 }
 
 static void softmax_cross_entropy_backward(const Node *node, const Arrays *arrays) {
   int64_t rows = node->inputs[1]->shape[0], classes = node->inputs[1]->shape[1];
-  double weight = arrays->inputs[0][0] / (double)rows;
+  double weight = arrays->inputs[0][0] / counted_rows(arrays->inputs[2], rows);
   for (int64_t r = 0; r < rows; r++) {
     int64_t label = (int64_t)arrays->inputs[2][r];
     for (int64_t c = 0; c < classes; c++) {
       double probability = exp(arrays->inputs[1][r * classes + c]);
-      arrays->outputs[0][r * classes + c] = (probability - (c == label ? 1.0 : 0.0)) * weight;
+      arrays->outputs[0][r * classes + c] =
+          label == VL_IGNORED_LABEL ? 0.0 : (probability - (c == label ? 1.0 : 0.0)) * weight;
     }
   }
 }
