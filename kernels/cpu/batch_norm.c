@@ -72,10 +72,16 @@ static void find_shift(const ChannelView *view, VectorArray x, Range blocks, dou
   }
 }
 
+VECTOR_INLINE VectorPair deviations(const void *x, int64_t i, const float *shift, int64_t l) {
+  VectorPair pair = vector_load_pair(x, i);
+  return (VectorPair){pair.even - shift[l], pair.odd - shift[VECTOR_PAIRS + l]};
+}
+
 VECTOR_INLINE void add_deviations(const void *x, int64_t count, int64_t pattern, bool bf16,
                                   const float *restrict shift, float *restrict sum, float *restrict square) {
   int64_t i = 0;
   for (; i + 4 * pattern <= count; i += 4 * pattern) {
+    if (pattern == VECTOR_LANES) vector_prefetch(x, i, 4 * VECTOR_LANES, bf16);
 #pragma omp simd
     for (int64_t p = 0; p < pattern; p++) {
       float d0 = vector_load(x, i + p, bf16) - shift[p];
@@ -97,12 +103,52 @@ VECTOR_INLINE void add_deviations(const void *x, int64_t count, int64_t pattern,
   }
 }
 
+/* The same in pairs; shift, sum and square are in pair order. */
+VECTOR_INLINE void add_pair_row(const void *x, int64_t first, int64_t count, const float *restrict shift,
+                                float *restrict sum, float *restrict square) {
+#pragma omp simd
+  for (int64_t p = 0; p < count; p++) {
+    VectorPair d = deviations(x, first + p, shift, p);
+    sum[p] += d.even;
+    sum[VECTOR_PAIRS + p] += d.odd;
+    square[p] += d.even * d.even;
+    square[VECTOR_PAIRS + p] += d.odd * d.odd;
+  }
+}
+
+VECTOR_INLINE void add_pairs(const void *x, int64_t count, const float *restrict shift, float *restrict sum,
+                             float *restrict square) {
+  int64_t i = 0;
+  for (; i + 4 * VECTOR_PAIRS <= count / 2; i += 4 * VECTOR_PAIRS) {
+    vector_prefetch(x, 2 * i, 4 * VECTOR_LANES, true);
+#pragma omp simd
+    for (int64_t p = 0; p < VECTOR_PAIRS; p++) {
+      VectorPair a = deviations(x, i + p, shift, p), b = deviations(x, i + VECTOR_PAIRS + p, shift, p),
+                 c = deviations(x, i + 2 * VECTOR_PAIRS + p, shift, p),
+                 d = deviations(x, i + 3 * VECTOR_PAIRS + p, shift, p);
+      sum[p] += (a.even + b.even) + (c.even + d.even);
+      sum[VECTOR_PAIRS + p] += (a.odd + b.odd) + (c.odd + d.odd);
+      square[p] += (a.even * a.even + b.even * b.even) + (c.even * c.even + d.even * d.even);
+      square[VECTOR_PAIRS + p] += (a.odd * a.odd + b.odd * b.odd) + (c.odd * c.odd + d.odd * d.odd);
+    }
+  }
+  for (; i + VECTOR_PAIRS <= count / 2; i += VECTOR_PAIRS)
+    add_pair_row(x, i, VECTOR_PAIRS, shift, sum, square);
+  add_pair_row(x, i, count / 2 - i, shift, sum, square);
+  if (count % 2 == 0) return;
+  float d = vector_load(x, count - 1, true) - shift[count / 2 - i];
+  sum[count / 2 - i] += d;
+  square[count / 2 - i] += d * d;
+}
+
 VECTOR_CLONES
 static void add_tile(const void *x, int64_t count, int64_t pattern, bool bf16, const float *shift, float *sum,
                      float *square) {
-  if (bf16 && pattern == VECTOR_LANES)
-    add_deviations(x, count, VECTOR_LANES, true, shift, sum, square);
-  else if (pattern == VECTOR_LANES)
+  if (bf16 && pattern == VECTOR_LANES) {
+    _Alignas(64) float ordered[VECTOR_LANES];
+    vector_pair_order(ordered, shift);
+    add_pairs(x, count, ordered, sum, square);
+  } else if (pattern == VECTOR_LANES)
     add_deviations(x, count, VECTOR_LANES, false, shift, sum, square);
   else if (bf16)
     add_deviations(x, count, pattern, true, shift, sum, square);
@@ -126,8 +172,14 @@ static void sum_part(const ChannelView *view, VectorArray x, VectorPart part, co
              sum + tile.phase, square + tile.phase);
     run += vector_values(&tile, pattern);
     if (tile.ends || run >= VECTOR_RUN) {
-      vector_fold(sums + tile.block * view->block, sum, pattern, view->block);
-      vector_fold(sums + channels + tile.block * view->block, square, pattern, view->block);
+      double *of_sum = sums + tile.block * view->block, *of_square = of_sum + channels;
+      if (x.dtype == DTYPE_BF16 && pattern == VECTOR_LANES) {
+        vector_fold_pairs(of_sum, sum, view->block);
+        vector_fold_pairs(of_square, square, view->block);
+      } else {
+        vector_fold(of_sum, sum, pattern, view->block);
+        vector_fold(of_square, square, pattern, view->block);
+      }
       run = 0;
     }
   }
@@ -237,9 +289,46 @@ VECTOR_INLINE void normalise_patterns(void *y, const void *x, const void *residu
   normalise_values(y, x, residual, i, count - i, bf16, by, least);
 }
 
+/* The same in pairs; the coefficients are in pair order. */
+VECTOR_INLINE void normalise_pair_values(void *y, const void *x, const void *residual, int64_t first,
+                                         int64_t count, Coefficients by, float least) {
+  const int64_t odd = VECTOR_PAIRS;
+#pragma omp simd
+  for (int64_t p = 0; p < count; p++) {
+    VectorPair from = vector_load_pair(x, first + p);
+    VectorPair to = {batch_norm_value(from.even, by.mean[p], by.scale[p], by.beta[p]),
+                     batch_norm_value(from.odd, by.mean[odd + p], by.scale[odd + p], by.beta[odd + p])};
+    if (residual != NULL) {
+      VectorPair other = vector_load_pair(residual, first + p);
+      to = (VectorPair){to.even + other.even, to.odd + other.odd};
+    }
+    vector_store_pair(y, first + p,
+                      (VectorPair){to.even < least ? least : to.even, to.odd < least ? least : to.odd});
+  }
+}
+
+VECTOR_INLINE void normalise_pairs(void *y, const void *x, const void *residual, int64_t count,
+                                   Coefficients by, float least) {
+  _Alignas(64) float ordered[3][VECTOR_LANES];
+  vector_pair_order(ordered[0], by.mean);
+  vector_pair_order(ordered[1], by.scale);
+  vector_pair_order(ordered[2], by.beta);
+  Coefficients pairs = {ordered[0], ordered[1], ordered[2]};
+  int64_t i = 0;
+  for (; i + VECTOR_PAIRS <= count / 2; i += VECTOR_PAIRS)
+    normalise_pair_values(y, x, residual, i, VECTOR_PAIRS, pairs, least);
+  normalise_pair_values(y, x, residual, i, count / 2 - i, pairs, least);
+  if (count % 2 == 0) return;
+  int64_t last = (count - 1) % VECTOR_LANES;
+  Coefficients of_last = {by.mean + last, by.scale + last, by.beta + last};
+  normalise_values(y, x, residual, count - 1, 1, true, of_last, least);
+}
+
 VECTOR_INLINE void normalise_either(void *y, const void *x, const void *residual, int64_t count,
                                     int64_t pattern, bool bf16, Coefficients by, float least) {
-  if (bf16)
+  if (bf16 && pattern == VECTOR_LANES)
+    normalise_pairs(y, x, residual, count, by, least);
+  else if (bf16)
     normalise_patterns(y, x, residual, count, pattern, true, by, least);
   else
     normalise_patterns(y, x, residual, count, pattern, false, by, least);

@@ -57,85 +57,229 @@ typedef struct Operands {
   void *dx, *dresidual;
 } Operands;
 
-/* What a loop is specialised for. */
+/* What a loop is specialised for: functions below that end in a call for each value of a member set it to a
+ * constant there. */
 typedef struct Form {
-  bool bf16, two; /* elements; dy2 is there */
-  bool residual;  /* dresidual is wanted */
+  bool bf16, pairs; /* elements; taken in pairs, where the pattern is VECTOR_LANES of bf16 */
+  bool two;         /* dy2 is there */
+  bool residual;    /* dresidual is wanted */
   Mask mask;
 } Form;
 
-/* The gradient where forward's output was positive, else 0. */
-VECTOR_INLINE float masked(const Operands *at, int64_t i, Form form, float x, float mean, float scale,
-                           float beta, float least) {
-  float dy = vector_load(at->dy, i, form.bf16);
-  if (form.two) dy += vector_load(at->dy2, i, form.bf16);
-  if (form.mask == MASK_BY_Y) return vector_load(at->y, i, form.bf16) > 0.0F ? dy : 0.0F;
-  if (form.mask == MASK_BY_X) return batch_norm_value(x, mean, scale, beta) > least ? dy : 0.0F;
-  return dy;
+/* The gradient d where forward's output was positive, else 0. */
+VECTOR_INLINE float masked(float d, float x, float y, Form form, float mean, float scale, float beta,
+                           float least) {
+  if (form.mask == MASK_NONE) return d;
+  bool positive = form.mask == MASK_BY_Y ? y > 0.0F : batch_norm_value(x, mean, scale, beta) > least;
+  return vector_where(positive, d);
 }
 
 /* Half of bf16's smallest number rounds to zero, and then forward's output was not positive. */
 VECTOR_INLINE float least_of(bool bf16) { return bf16 ? 0x1p-134F : 0.0F; }
 
+/* The first `count` of a tile's coefficients, each VECTOR_LANES floats, copied so that no store to a tensor
+ * can change them: they stay in registers. In pair order for pairs. */
+VECTOR_INLINE Coefficients in_lanes(const Coefficients *by, int count, bool pairs,
+                                    float lanes[COEFFICIENTS][VECTOR_LANES]) {
+  Coefficients copies = {{NULL}};
+  for (int i = 0; i < count; i++) {
+    if (pairs)
+      vector_pair_order(lanes[i], by->of[i]);
+    else
+      memcpy(lanes[i], by->of[i], sizeof lanes[i]);
+    copies.of[i] = lanes[i];
+  }
+  return copies;
+}
+
+/* Fetches what will be read after elements i..i + count - 1. */
+VECTOR_INLINE void prefetch(const Operands *at, int64_t i, int64_t count, Form form) {
+  vector_prefetch(at->x, i, count, form.bf16);
+  vector_prefetch(at->dy, i, count, form.bf16);
+  if (form.two) vector_prefetch(at->dy2, i, count, form.bf16);
+  if (form.mask == MASK_BY_Y) vector_prefetch(at->y, i, count, form.bf16);
+}
+
+/* The masked gradient of element i; l is its place among the coefficients. */
+VECTOR_INLINE float gradient(const Operands *at, int64_t i, int64_t l, float x, Form form,
+                             const Coefficients *by) {
+  float d = vector_load(at->dy, i, form.bf16);
+  if (form.two) d += vector_load(at->dy2, i, form.bf16);
+  float y = form.mask == MASK_BY_Y ? vector_load(at->y, i, form.bf16) : 0.0F;
+  return masked(d, x, y, form, by->of[MEAN][l], by->of[SCALE][l], by->of[BETA][l], least_of(form.bf16));
+}
+
+/* The same for elements 2 i and 2 i + 1. */
+VECTOR_INLINE VectorPair gradient_pair(const Operands *at, int64_t i, int64_t l, VectorPair x, Form form,
+                                       const Coefficients *by) {
+  VectorPair d = vector_load_pair(at->dy, i), y = {0.0F, 0.0F};
+  if (form.two) {
+    VectorPair second = vector_load_pair(at->dy2, i);
+    d = (VectorPair){d.even + second.even, d.odd + second.odd};
+  }
+  if (form.mask == MASK_BY_Y) y = vector_load_pair(at->y, i);
+  int64_t h = VECTOR_PAIRS + l;
+  return (VectorPair){
+      masked(d.even, x.even, y.even, form, by->of[MEAN][l], by->of[SCALE][l], by->of[BETA][l],
+             least_of(true)),
+      masked(d.odd, x.odd, y.odd, form, by->of[MEAN][h], by->of[SCALE][h], by->of[BETA][h], least_of(true))};
+}
+
 /* ---- First reading: sums ---------------------------------------------------------------------------------- */
 
-/* Adds the elements first.. + rows * pattern, where rows is 1 or 4: four are added as a tree. */
-VECTOR_INLINE void add_rows(const Operands *at, int64_t first, int64_t count, int64_t pattern, int rows,
-                            Form form, const Coefficients *by, float *restrict sum, float *restrict product) {
-  const float *restrict mean = by->of[MEAN], *restrict scale = by->of[SCALE], *restrict beta = by->of[BETA];
-  const float least = least_of(form.bf16);
+/* What an element adds to the two sums. */
+typedef struct Term {
+  float gradient, product;
+} Term;
+typedef struct TermPair {
+  Term even, odd;
+} TermPair;
+
+VECTOR_INLINE Term term_of(const Operands *at, int64_t i, int64_t l, Form form, const Coefficients *by) {
+  float x = vector_load(at->x, i, form.bf16), g = gradient(at, i, l, x, form, by);
+  return (Term){g, g * (x - by->of[MEAN][l])};
+}
+
+VECTOR_INLINE TermPair terms_of(const Operands *at, int64_t i, int64_t l, Form form, const Coefficients *by) {
+  VectorPair x = vector_load_pair(at->x, i), g = gradient_pair(at, i, l, x, form, by);
+  return (TermPair){{g.even, g.even * (x.even - by->of[MEAN][l])},
+                    {g.odd, g.odd * (x.odd - by->of[MEAN][VECTOR_PAIRS + l])}};
+}
+
+VECTOR_INLINE Term plus(Term a, Term b) { return (Term){a.gradient + b.gradient, a.product + b.product}; }
+
+VECTOR_INLINE void add_row(const Operands *at, int64_t first, int64_t count, Form form,
+                           const Coefficients *by, float *restrict sum, float *restrict product) {
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
-    float g[4] = {0.0F}, t[4] = {0.0F};
-    for (int row = 0; row < rows; row++) {
-      int64_t i = first + row * pattern + p;
-      float x = vector_load(at->x, i, form.bf16);
-      g[row] = masked(at, i, form, x, mean[p], scale[p], beta[p], least);
-      t[row] = g[row] * (x - mean[p]);
-    }
-    sum[p] += rows == 1 ? g[0] : (g[0] + g[1]) + (g[2] + g[3]);
-    product[p] += rows == 1 ? t[0] : (t[0] + t[1]) + (t[2] + t[3]);
+    Term term = term_of(at, first + p, p, form, by);
+    sum[p] += term.gradient;
+    product[p] += term.product;
   }
+}
+
+/* Four rows as a tree. */
+VECTOR_INLINE void add_rows(const Operands *at, int64_t first, int64_t pattern, Form form,
+                            const Coefficients *by, float *restrict sum, float *restrict product) {
+#pragma omp simd
+  for (int64_t p = 0; p < pattern; p++) {
+    int64_t i = first + p;
+    Term a = term_of(at, i, p, form, by), b = term_of(at, i + pattern, p, form, by),
+         c = term_of(at, i + 2 * pattern, p, form, by), d = term_of(at, i + 3 * pattern, p, form, by);
+    Term four = plus(plus(a, b), plus(c, d));
+    sum[p] += four.gradient;
+    product[p] += four.product;
+  }
+}
+
+/* The same in pairs. */
+VECTOR_INLINE void add_pair_row(const Operands *at, int64_t first, int64_t count, Form form,
+                                const Coefficients *by, float *restrict sum, float *restrict product) {
+#pragma omp simd
+  for (int64_t p = 0; p < count; p++) {
+    TermPair terms = terms_of(at, first + p, p, form, by);
+    sum[p] += terms.even.gradient;
+    sum[VECTOR_PAIRS + p] += terms.odd.gradient;
+    product[p] += terms.even.product;
+    product[VECTOR_PAIRS + p] += terms.odd.product;
+  }
+}
+
+VECTOR_INLINE void add_pair_rows(const Operands *at, int64_t first, Form form, const Coefficients *by,
+                                 float *restrict sum, float *restrict product) {
+  const int64_t row = VECTOR_PAIRS;
+#pragma omp simd
+  for (int64_t p = 0; p < VECTOR_PAIRS; p++) {
+    int64_t i = first + p;
+    TermPair a = terms_of(at, i, p, form, by), b = terms_of(at, i + row, p, form, by),
+             c = terms_of(at, i + 2 * row, p, form, by), d = terms_of(at, i + 3 * row, p, form, by);
+    Term even = plus(plus(a.even, b.even), plus(c.even, d.even));
+    Term odd = plus(plus(a.odd, b.odd), plus(c.odd, d.odd));
+    sum[p] += even.gradient;
+    sum[row + p] += odd.gradient;
+    product[p] += even.product;
+    product[row + p] += odd.product;
+  }
+}
+
+VECTOR_INLINE void add_pairs(const Operands *at, int64_t count, Form form, const Coefficients *by, float *sum,
+                             float *product) {
+  int64_t i = 0, pairs = count / 2;
+  for (; i + 4 * VECTOR_PAIRS <= pairs; i += 4 * VECTOR_PAIRS) {
+    prefetch(at, 2 * i, 4 * VECTOR_LANES, form);
+    add_pair_rows(at, i, form, by, sum, product);
+  }
+  for (; i + VECTOR_PAIRS <= pairs; i += VECTOR_PAIRS)
+    add_pair_row(at, i, VECTOR_PAIRS, form, by, sum, product);
+  add_pair_row(at, i, pairs - i, form, by, sum, product);
+  if (count % 2 == 0) return;
+  Term last = term_of(at, count - 1, pairs - i, form, by);
+  sum[pairs - i] += last.gradient;
+  product[pairs - i] += last.product;
 }
 
 VECTOR_INLINE void add_products(const Operands *at, int64_t count, int64_t pattern, Form form,
                                 const Coefficients *by, float *sum, float *product) {
+  if (form.pairs) {
+    add_pairs(at, count, form, by, sum, product);
+    return;
+  }
   int64_t i = 0;
-  for (; i + 4 * pattern <= count; i += 4 * pattern)
-    add_rows(at, i, pattern, pattern, 4, form, by, sum, product);
+  for (; i + 4 * pattern <= count; i += 4 * pattern) {
+    if (pattern == VECTOR_LANES) prefetch(at, i, 4 * VECTOR_LANES, form);
+    add_rows(at, i, pattern, form, by, sum, product);
+  }
   for (; i < count; i += pattern)
-    add_rows(at, i, count - i < pattern ? count - i : pattern, pattern, 1, form, by, sum, product);
+    add_row(at, i, count - i < pattern ? count - i : pattern, form, by, sum, product);
 }
 
 VECTOR_INLINE void add_masked(const Operands *at, int64_t count, int64_t pattern, Form form,
                               const Coefficients *by, float *sum, float *product) {
-  if (form.mask == MASK_BY_Y)
-    add_products(at, count, pattern, (Form){form.bf16, form.two, .mask = MASK_BY_Y}, by, sum, product);
-  else if (form.mask == MASK_BY_X)
-    add_products(at, count, pattern, (Form){form.bf16, form.two, .mask = MASK_BY_X}, by, sum, product);
-  else
-    add_products(at, count, pattern, (Form){form.bf16, form.two, .mask = MASK_NONE}, by, sum, product);
+  if (form.mask == MASK_BY_Y) {
+    form.mask = MASK_BY_Y;
+    add_products(at, count, pattern, form, by, sum, product);
+  } else if (form.mask == MASK_BY_X) {
+    form.mask = MASK_BY_X;
+    add_products(at, count, pattern, form, by, sum, product);
+  } else {
+    form.mask = MASK_NONE;
+    add_products(at, count, pattern, form, by, sum, product);
+  }
 }
 
 VECTOR_INLINE void add_gradients(const Operands *at, int64_t count, int64_t pattern, Form form,
                                  const Coefficients *by, float *sum, float *product) {
-  if (form.bf16 && form.two)
-    add_masked(at, count, pattern, (Form){true, true, .mask = form.mask}, by, sum, product);
-  else if (form.bf16)
-    add_masked(at, count, pattern, (Form){true, false, .mask = form.mask}, by, sum, product);
-  else if (form.two)
-    add_masked(at, count, pattern, (Form){false, true, .mask = form.mask}, by, sum, product);
-  else
-    add_masked(at, count, pattern, (Form){false, false, .mask = form.mask}, by, sum, product);
+  if (form.two) {
+    form.two = true;
+    add_masked(at, count, pattern, form, by, sum, product);
+  } else {
+    form.two = false;
+    add_masked(at, count, pattern, form, by, sum, product);
+  }
 }
 
 VECTOR_CLONES
-static void add_tile(const Operands *at, int64_t count, int64_t pattern, Form form, const Coefficients *by,
-                     float *sum, float *product) {
-  if (pattern == VECTOR_LANES)
-    add_gradients(at, count, VECTOR_LANES, form, by, sum, product);
-  else
+static void add_tile(const Operands *operands, int64_t count, int64_t pattern, Form form,
+                     const Coefficients *coefficients, float *sum, float *product) {
+  /* Copies, which no store to a tensor can change. */
+  const Operands here = *operands, *at = &here;
+  const Coefficients near = *coefficients, *by = &near;
+  _Alignas(64) float lanes[COEFFICIENTS][VECTOR_LANES];
+  if (form.pairs) {
+    const Coefficients copies = in_lanes(by, GAIN, true, lanes);
+    form.pairs = form.bf16 = true;
+    add_gradients(at, count, VECTOR_LANES, form, &copies, sum, product);
+  } else if (form.bf16) {
+    form.pairs = false, form.bf16 = true;
     add_gradients(at, count, pattern, form, by, sum, product);
+  } else if (pattern == VECTOR_LANES) {
+    const Coefficients copies = in_lanes(by, GAIN, false, lanes);
+    form.pairs = form.bf16 = false;
+    add_gradients(at, count, VECTOR_LANES, form, &copies, sum, product);
+  } else {
+    form.pairs = form.bf16 = false;
+    add_gradients(at, count, pattern, form, by, sum, product);
+  }
 }
 
 static Operands operands_at(const Backward *run, int64_t offset) {
@@ -148,7 +292,9 @@ static Operands operands_at(const Backward *run, int64_t offset) {
 }
 
 static Form form_of(const Backward *run) {
-  return (Form){.bf16 = run->x.dtype == DTYPE_BF16,
+  bool bf16 = run->x.dtype == DTYPE_BF16;
+  return (Form){.bf16 = bf16,
+                .pairs = bf16 && vector_pattern(&run->plan->view) == VECTOR_LANES,
                 .two = run->dy2.address != NULL,
                 .residual = run->dresidual.address != NULL,
                 .mask = !run->relu               ? MASK_NONE
@@ -180,16 +326,23 @@ static void sum_part(const Backward *run, VectorPart part, double *sums, float *
   memset(sums + part.blocks.begin * block, 0, part_bytes);
   memset(sums + channels + part.blocks.begin * block, 0, part_bytes);
   Coefficients row = {{NULL}};
+  Form form = form_of(run);
   VectorWalk walk = vector_walk(view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) repeat_row(run, &tile, GAIN, repeated, &row);
     Coefficients by = coefficients_at(&row, tile.phase, GAIN);
     Operands at = operands_at(run, tile.offset);
-    add_tile(&at, tile.count, pattern, form_of(run), &by, sum + tile.phase, product + tile.phase);
+    add_tile(&at, tile.count, pattern, form, &by, sum + tile.phase, product + tile.phase);
     values += vector_values(&tile, pattern);
     if (tile.ends || values >= VECTOR_RUN) {
-      vector_fold(sums + tile.block * block, sum, pattern, block);
-      vector_fold(sums + channels + tile.block * block, product, pattern, block);
+      double *of_sum = sums + tile.block * block, *of_product = sums + channels + tile.block * block;
+      if (form.pairs) {
+        vector_fold_pairs(of_sum, sum, block);
+        vector_fold_pairs(of_product, product, block);
+      } else {
+        vector_fold(of_sum, sum, pattern, block);
+        vector_fold(of_product, product, pattern, block);
+      }
       values = 0;
     }
   }
@@ -240,76 +393,129 @@ static void fill_backward(const Backward *run, int32_t first, int32_t threads, R
 
 /* ---- Second reading: dx ------------------------------------------------------------------------------------ */
 
+/* l is the element's place among the coefficients. */
+VECTOR_INLINE float derivative(float x, float g, int64_t l, const Coefficients *by) {
+  return by->of[GAIN][l] * g + ((x - by->of[MEAN][l]) * by->of[SLOPE][l] + by->of[CONSTANT][l]);
+}
+
 VECTOR_INLINE void differentiate_values(const Operands *at, int64_t first, int64_t count, Form form,
                                         const Coefficients *by) {
-  const float *restrict mean = by->of[MEAN], *restrict scale = by->of[SCALE], *restrict beta = by->of[BETA];
-  const float *restrict gain = by->of[GAIN], *restrict slope = by->of[SLOPE];
-  const float *restrict constant = by->of[CONSTANT];
-  const float least = least_of(form.bf16);
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
     int64_t i = first + p;
-    float x = vector_load(at->x, i, form.bf16);
-    float g = masked(at, i, form, x, mean[p], scale[p], beta[p], least);
+    float x = vector_load(at->x, i, form.bf16), g = gradient(at, i, p, x, form, by);
     /* dx and dresidual may be dy and dy2, or the other way round. */
     if (form.residual) vector_store(at->dresidual, i, g, form.bf16);
-    vector_store(at->dx, i, gain[p] * g + ((x - mean[p]) * slope[p] + constant[p]), form.bf16);
+    vector_store(at->dx, i, derivative(x, g, p, by), form.bf16);
+  }
+}
+
+/* The same in pairs. */
+VECTOR_INLINE void differentiate_pairs(const Operands *at, int64_t first, int64_t count, Form form,
+                                       const Coefficients *by) {
+#pragma omp simd
+  for (int64_t p = 0; p < count; p++) {
+    int64_t i = first + p;
+    VectorPair x = vector_load_pair(at->x, i), g = gradient_pair(at, i, p, x, form, by);
+    if (form.residual) vector_store_pair(at->dresidual, i, g);
+    vector_store_pair(
+        at->dx, i,
+        (VectorPair){derivative(x.even, g.even, p, by), derivative(x.odd, g.odd, VECTOR_PAIRS + p, by)});
   }
 }
 
 VECTOR_INLINE void differentiate(const Operands *at, int64_t count, int64_t pattern, Form form,
                                  const Coefficients *by) {
   int64_t i = 0;
-  for (; i + pattern <= count; i += pattern)
-    differentiate_values(at, i, pattern, form, by);
-  differentiate_values(at, i, count - i, form, by);
+  if (!form.pairs) {
+    for (; i + pattern <= count; i += pattern) {
+      if (pattern == VECTOR_LANES) prefetch(at, i, VECTOR_LANES, form);
+      differentiate_values(at, i, pattern, form, by);
+    }
+    differentiate_values(at, i, count - i, form, by);
+    return;
+  }
+  for (; i + VECTOR_PAIRS <= count / 2; i += VECTOR_PAIRS) {
+    prefetch(at, 2 * i, VECTOR_LANES, form);
+    differentiate_pairs(at, i, VECTOR_PAIRS, form, by);
+  }
+  differentiate_pairs(at, i, count / 2 - i, form, by);
+  if (count % 2 == 0) return;
+  Coefficients last = coefficients_at(by, count / 2 - i, COEFFICIENTS);
+  differentiate_values(at, count - 1, 1, form, &last);
 }
 
 VECTOR_INLINE void differentiate_masked(const Operands *at, int64_t count, int64_t pattern, Form form,
                                         const Coefficients *by) {
-  if (form.mask == MASK_BY_Y && form.residual)
-    differentiate(at, count, pattern, (Form){form.bf16, form.two, true, MASK_BY_Y}, by);
-  else if (form.mask == MASK_BY_Y)
-    differentiate(at, count, pattern, (Form){form.bf16, form.two, false, MASK_BY_Y}, by);
-  else if (form.mask == MASK_BY_X) /* not with a residual: supports() */
-    differentiate(at, count, pattern, (Form){form.bf16, form.two, false, MASK_BY_X}, by);
-  else if (form.residual)
-    differentiate(at, count, pattern, (Form){form.bf16, form.two, true, MASK_NONE}, by);
-  else
-    differentiate(at, count, pattern, (Form){form.bf16, form.two, false, MASK_NONE}, by);
+  if (form.mask == MASK_BY_Y) {
+    form.mask = MASK_BY_Y;
+    differentiate(at, count, pattern, form, by);
+  } else if (form.mask == MASK_BY_X) {
+    form.mask = MASK_BY_X;
+    form.residual = false; /* supports() */
+    differentiate(at, count, pattern, form, by);
+  } else {
+    form.mask = MASK_NONE;
+    differentiate(at, count, pattern, form, by);
+  }
+}
+
+VECTOR_INLINE void differentiate_residual(const Operands *at, int64_t count, int64_t pattern, Form form,
+                                          const Coefficients *by) {
+  if (form.residual) {
+    form.residual = true;
+    differentiate_masked(at, count, pattern, form, by);
+  } else {
+    form.residual = false;
+    differentiate_masked(at, count, pattern, form, by);
+  }
 }
 
 VECTOR_INLINE void differentiate_gradients(const Operands *at, int64_t count, int64_t pattern, Form form,
                                            const Coefficients *by) {
-  if (form.bf16 && form.two)
-    differentiate_masked(at, count, pattern, (Form){true, true, form.residual, form.mask}, by);
-  else if (form.bf16)
-    differentiate_masked(at, count, pattern, (Form){true, false, form.residual, form.mask}, by);
-  else if (form.two)
-    differentiate_masked(at, count, pattern, (Form){false, true, form.residual, form.mask}, by);
-  else
-    differentiate_masked(at, count, pattern, (Form){false, false, form.residual, form.mask}, by);
+  if (form.two) {
+    form.two = true;
+    differentiate_residual(at, count, pattern, form, by);
+  } else {
+    form.two = false;
+    differentiate_residual(at, count, pattern, form, by);
+  }
 }
 
 VECTOR_CLONES
-static void differentiate_tile(const Operands *at, int64_t count, int64_t pattern, Form form,
-                               const Coefficients *by) {
-  if (pattern == VECTOR_LANES)
-    differentiate_gradients(at, count, VECTOR_LANES, form, by);
-  else
+static void differentiate_tile(const Operands *operands, int64_t count, int64_t pattern, Form form,
+                               const Coefficients *coefficients) {
+  const Operands here = *operands, *at = &here;
+  const Coefficients near = *coefficients, *by = &near;
+  _Alignas(64) float lanes[COEFFICIENTS][VECTOR_LANES];
+  if (form.pairs) {
+    const Coefficients copies = in_lanes(by, COEFFICIENTS, true, lanes);
+    form.pairs = form.bf16 = true;
+    differentiate_gradients(at, count, VECTOR_LANES, form, &copies);
+  } else if (form.bf16) {
+    form.pairs = false, form.bf16 = true;
     differentiate_gradients(at, count, pattern, form, by);
+  } else if (pattern == VECTOR_LANES) {
+    const Coefficients copies = in_lanes(by, COEFFICIENTS, false, lanes);
+    form.pairs = form.bf16 = false;
+    differentiate_gradients(at, count, VECTOR_LANES, form, &copies);
+  } else {
+    form.pairs = form.bf16 = false;
+    differentiate_gradients(at, count, pattern, form, by);
+  }
 }
 
 static void differentiate_part(const Backward *run, VectorPart part) {
   if (run->dx.address == NULL) return;
   _Alignas(64) float repeated[COEFFICIENTS][2 * VECTOR_LANES];
   Coefficients row = {{NULL}};
+  Form form = form_of(run);
   VectorWalk walk = vector_walk(&run->plan->view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) repeat_row(run, &tile, COEFFICIENTS, repeated, &row);
     Coefficients by = coefficients_at(&row, tile.phase, COEFFICIENTS);
     Operands at = operands_at(run, tile.offset);
-    differentiate_tile(&at, tile.count, vector_pattern(&run->plan->view), form_of(run), &by);
+    differentiate_tile(&at, tile.count, vector_pattern(&run->plan->view), form, &by);
   }
 }
 

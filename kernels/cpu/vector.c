@@ -244,12 +244,28 @@ VECTOR_INLINE void fold_plain(double *sum, float *lanes) {
   memset(lanes, 0, VECTOR_LANES * sizeof *lanes);
 }
 
-VECTOR_CLONES
-void vector_fold(double *sums, float *lanes, int64_t pattern, int64_t block) {
+VECTOR_INLINE void fold_lanes(double *sums, float *lanes, int64_t pattern, int64_t block) {
   if (pattern == VECTOR_LANES && block == VECTOR_LANES / 2)
     fold(sums, lanes, VECTOR_LANES, VECTOR_LANES / 2);
   else if (pattern == VECTOR_LANES && block == 1)
     fold_plain(sums, lanes);
   else
     fold(sums, lanes, pattern, block);
+}
+
+VECTOR_CLONES
+void vector_fold(double *sums, float *lanes, int64_t pattern, int64_t block) {
+  fold_lanes(sums, lanes, pattern, block);
+}
+
+VECTOR_CLONES
+void vector_fold_pairs(double *sums, float *lanes, int64_t block) {
+  float pairs[VECTOR_LANES];
+  memcpy(pairs, lanes, sizeof pairs);
+#pragma omp simd
+  for (int64_t p = 0; p < VECTOR_PAIRS; p++) {
+    lanes[2 * p] = pairs[p];
+    lanes[2 * p + 1] = pairs[VECTOR_PAIRS + p];
+  }
+  fold_lanes(sums, lanes, VECTOR_LANES, block);
 }

@@ -30,13 +30,22 @@ VECTOR_INLINE float vector_float_of_bits(uint32_t bits) {
   return value;
 }
 
-/* Rounded to nearest even; a NaN keeps its upper bits and becomes quiet, as in vl_bf16_from_f32. */
-VECTOR_INLINE uint16_t vector_bf16(float value) {
+/* The value where a condition holds, else 0; without a branch, which compilers do not always do away with. */
+VECTOR_INLINE float vector_where(bool condition, float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
-  uint32_t upper = bits >> 16, rounded = (bits + 0x7FFFU + (upper & 1U)) >> 16;
-  return (uint16_t)((bits & 0x7FFFFFFFU) > 0x7F800000U ? upper | 0x40U : rounded);
+  return vector_float_of_bits(bits & (0U - (uint32_t)condition));
 }
+
+/* The upper half is the value as bf16: rounded to nearest even; a NaN keeps its upper bits and becomes quiet,
+ * as in vl_bf16_from_f32. The lower half is anything. */
+VECTOR_INLINE uint32_t vector_round_to_bf16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  uint32_t rounded = bits + 0x7FFFU + (bits >> 16 & 1U);
+  return value != value ? bits | 0x400000U : rounded;
+}
+VECTOR_INLINE uint16_t vector_bf16(float value) { return (uint16_t)(vector_round_to_bf16(value) >> 16); }
 
 enum {
   VECTOR_TILE = 1024,
@@ -79,6 +88,42 @@ VECTOR_INLINE void vector_store(void *address, int64_t i, float value, bool bf16
     ((uint16_t *)address)[i] = vector_bf16(value);
   else
     ((float *)address)[i] = value;
+}
+/* Two neighbours of a bf16 array: elements 2 p and 2 p + 1. Loops over pairs need no shuffles, which make
+ * those over single elements slower than the memory: a shift and a mask take a 32-bit word apart. What such a
+ * loop keeps per element of a pattern is in pair order. */
+typedef struct VectorPair {
+  float even, odd;
+} VectorPair;
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lower half of a word is the earlier element");
+enum { VECTOR_PAIRS = VECTOR_LANES / 2 };
+
+/* Of two elements. A type of its own, where memcpy would do, tells that a store changes no coefficient. */
+typedef uint32_t VectorWord __attribute__((aligned(2)));
+
+VECTOR_INLINE VectorPair vector_load_pair(const void *address, int64_t p) {
+  uint32_t word = ((const VectorWord *)address)[p];
+  return (VectorPair){vector_float_of_bits(word << 16), vector_float_of_bits(word & 0xFFFF0000U)};
+}
+VECTOR_INLINE void vector_store_pair(void *address, int64_t p, VectorPair pair) {
+  ((VectorWord *)address)[p] =
+      vector_round_to_bf16(pair.even) >> 16 | (vector_round_to_bf16(pair.odd) & 0xFFFF0000U);
+}
+/* VECTOR_LANES values: the even ones first, then the odd ones. */
+VECTOR_INLINE void vector_pair_order(float *restrict to, const float *restrict from) {
+#pragma omp simd
+  for (int64_t p = 0; p < VECTOR_PAIRS; p++) {
+    to[p] = from[2 * p];
+    to[VECTOR_PAIRS + p] = from[2 * p + 1];
+  }
+}
+/* Fetches what will be read VECTOR_AHEAD bytes after elements i..i + count - 1. Reading several arrays at
+ * once the processor does not look far enough ahead by itself. */
+enum { VECTOR_AHEAD = 4096 };
+VECTOR_INLINE void vector_prefetch(const void *address, int64_t i, int64_t count, bool bf16) {
+  const int64_t bytes = bf16 ? 2 : 4;
+  for (int64_t at = 0; at < count * bytes; at += 64)
+    __builtin_prefetch((const void *)((uintptr_t)address + (uintptr_t)(i * bytes + at + VECTOR_AHEAD)));
 }
 /* Where an element of an array lies; NULL when the array is absent. */
 static inline void *vector_at(VectorArray array, int64_t i) {
@@ -161,5 +206,7 @@ const float *vector_repeat(const ChannelView *view, const float *channels, int64
 void vector_add(float *lanes, const float *x, int64_t count, int64_t pattern);
 /* Adds lanes [pattern] to the sums of a block's channels, and zeroes them. */
 void vector_fold(double *sums, float *lanes, int64_t pattern, int64_t block);
+/* The same for VECTOR_LANES lanes in pair order. */
+void vector_fold_pairs(double *sums, float *lanes, int64_t block);
 
 #endif
