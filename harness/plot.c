@@ -108,8 +108,8 @@ static Status close_file(FILE *file, const char *path, Status status) {
 }
 
 /* The gnuplot file: variables of this store first, then the style and the figure as they are in plots/. */
-static Status write_script(const FigureKind *kind, const Figure *figure, const char *source, FILE *variables,
-                           const char *path) {
+static Status write_script(const FigureKind *kind, const Figure *figure, const char *source,
+                           const FigureData *data, const char *path) {
   char style[4096];
   VL_TRY(vl_shared_path("plots/style.gp", style, sizeof(style)));
   FILE *out = fopen(path, "w");
@@ -119,11 +119,13 @@ static Status write_script(const FigureKind *kind, const Figure *figure, const c
           source, figure->name, figure->name);
   fprintf(out, "figure_title = ");
   vl_gnuplot_text(out, figure->title);
-  fputc('\n', out);
-  rewind(variables);
+  fputs("\nsubtitle = ", out);
+  int32_t lines = vl_gnuplot_wrapped(out, data->subtitle, VL_SUBTITLE_COLUMNS);
+  fprintf(out, "\nsubtitle_lines = %d\n", lines);
+  rewind(data->variables);
   char buffer[4096];
   size_t bytes;
-  while ((bytes = fread(buffer, 1, sizeof(buffer), variables)) > 0)
+  while ((bytes = fread(buffer, 1, sizeof(buffer), data->variables)) > 0)
     fwrite(buffer, 1, bytes, out);
   fputc('\n', out);
   Status status = append_file(out, style);
@@ -199,7 +201,7 @@ static Status draw(const PlotInput *input, const Workload *workload, const Figur
   figure->sparse = data.sparse;
   snprintf(figure->note, sizeof(figure->note), "%s", data.note);
   if (status.code == VL_OK && figure->drawn) {
-    status = write_script(kind, figure, input->source, data.variables, script_path);
+    status = write_script(kind, figure, input->source, &data, script_path);
     if (status.code == VL_OK) status = draw_formats(directory, figure, formats);
   } else {
     remove_files(directory, figure->name);

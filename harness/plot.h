@@ -48,11 +48,14 @@ Status vl_plot_draw(const PlotInput *input, const char *directory, const char *f
 
 /* ---- Selections: inside the plot files only ------------------------------------------------------------------------ */
 
+enum { VL_SUBTITLE_COLUMNS = 100 }; /* what fits into the width of a figure */
+
 /* What a selection writes: rows of data, and variables of the gnuplot file. */
 typedef struct FigureData {
   FILE *data, *variables;
-  int64_t points; /* finite values written */
-  bool sparse;    /* all of them at one batch */
+  int64_t points;     /* finite values written */
+  bool sparse;        /* all of them at one batch */
+  char subtitle[640]; /* under the title: what all of the figure has in common */
   char note[512];
 } FigureData;
 
@@ -64,13 +67,20 @@ const Selection *vl_selection_find(const char *name); /* NULL when unknown */
 const char *vl_selection_names(void);
 /* The value of "key=value" in space-separated options; false when absent. */
 bool vl_option_text(const char *options, const char *key, char *text, size_t size);
-/* A gnuplot string literal; double quotes and backslashes escaped. */
+/* A gnuplot string literal, of the kind in which nothing is special: in the other, text between backquotes is
+ * a command. */
 void vl_gnuplot_text(FILE *out, const char *text);
 /* A quoted word of a data file, which knows no escapes: a double quote becomes a single one, a backslash a
  * slash. */
 void vl_gnuplot_word(FILE *out, const char *text);
+/* The same over lines of at most `width` characters, broken at spaces; also for scripts. Returns the lines.
+ */
+int32_t vl_gnuplot_wrapped(FILE *out, const char *text, size_t width);
 /* A number or NaN, as gnuplot reads it. */
 void vl_gnuplot_number(FILE *out, double value);
+
+/* The subtitle: what is shown, and whether a record's device measured or predicted it. */
+void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *record);
 
 Status vl_select_series(const PlotInput *input, const Workload *workload, const char *options,
                         FigureData *out) VL_CHECKED;

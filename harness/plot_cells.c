@@ -7,27 +7,7 @@
 
 /* ---- Recipes side by side --------------------------------------------------------------------------------------------- */
 
-/* A recipe over several lines: axis labels have room for about 27 characters. "\n" is gnuplot's. */
-static void write_wrapped(FILE *out, const char *text) {
-  size_t column = 0;
-  fputc('"', out);
-  while (*text != '\0') {
-    size_t word = strcspn(text, " ");
-    if (column > 0 && column + 1 + word > 27) {
-      fputs("\\n", out);
-      column = 0;
-    } else if (column > 0) {
-      fputc(' ', out);
-      column++;
-    }
-    for (size_t i = 0; i < word; i++)
-      fputc(text[i] == '"' ? '\'' : text[i] == '\\' ? '/' : text[i], out);
-    column += word;
-    text += word;
-    text += strspn(text, " ");
-  }
-  fputc('"', out);
-}
+enum { LABEL_COLUMNS = 27 }; /* what axis labels have room for */
 
 static void write_field(FILE *out, double value) {
   fputc(' ', out);
@@ -38,7 +18,6 @@ static void write_field(FILE *out, double value) {
 typedef struct Bar {
   double memory_gib, speed, speed_low, speed_high;
   const char *status;
-  bool predicted;
 } Bar;
 
 static Bar bar_of(const json_t *record) {
@@ -47,10 +26,7 @@ static Bar bar_of(const json_t *record) {
   int64_t needed = vl_record_integer(record, "needed_bytes");
   double step = vl_record_real(record, "step_s"), low = vl_record_real(record, "step_s_low"),
          high = vl_record_real(record, "step_s_high");
-  Bar bar = {.status = status == NULL               ? "?"
-                       : strcmp(status, "oom") == 0 ? "OOM"
-                                                    : status,
-             .predicted = vl_record_is_predicted(record)};
+  Bar bar = {.status = status == NULL ? "?" : strcmp(status, "oom") == 0 ? "OOM" : status};
   bar.memory_gib = ok && needed >= 0 ? (double)needed * 0x1p-30 : NAN;
   bar.speed = ok && !vl_record_is_emulated(record) ? vl_record_real(record, "samples_per_s") : NAN;
   bar.speed_low = high > 0 ? bar.speed * step / high : NAN;
@@ -63,30 +39,32 @@ static Bar bar_of(const json_t *record) {
 static void write_drawn(FILE *out, const Bar *bar) {
   bool memory = isfinite(bar->memory_gib), speed = isfinite(bar->speed);
   bool interval = speed && isfinite(bar->speed_low) && isfinite(bar->speed_high);
-  const char *note = bar->predicted ? " predicted" : "",
-             *ran = strcmp(bar->status, "ok") == 0 ? "n/a" : bar->status;
+  const char *ran = strcmp(bar->status, "ok") == 0 ? "n/a" : bar->status;
   double length = speed ? bar->speed : 0, high = interval ? bar->speed_high : length;
   if (memory)
-    fprintf(out, " %.9g \"%.2f%s\"", bar->memory_gib, bar->memory_gib, note);
+    fprintf(out, " %.9g \"%.2f\"", bar->memory_gib, bar->memory_gib);
   else
     fprintf(out, " 0 \"%s\"", ran);
   fprintf(out, " %.9g %.9g %.9g %.9g", length, interval ? bar->speed_low : length, high, high);
   if (speed)
-    fprintf(out, " \"%.1f%s\"\n", bar->speed, note);
+    fprintf(out, " \"%.1f\"", bar->speed);
   else
-    fprintf(out, " \"%s\"\n", ran);
+    fprintf(out, " \"%s\"", ran);
 }
 
-static void write_bar(FILE *out, int32_t row, const json_t *record, const Bar *bar) {
+/* Returns the lines of its label. */
+static int32_t write_bar(FILE *out, int32_t row, const json_t *record, const Bar *bar) {
   const char *recipe = vl_record_text(record, "recipe");
   fprintf(out, "%d ", row);
-  write_wrapped(out, recipe != NULL ? recipe : "unnamed");
+  int32_t lines = vl_gnuplot_wrapped(out, recipe != NULL ? recipe : "unnamed", LABEL_COLUMNS);
   write_field(out, bar->memory_gib);
   write_field(out, bar->speed);
   write_field(out, bar->speed_low);
   write_field(out, bar->speed_high);
-  fprintf(out, " \"%s\" %d", bar->status, bar->predicted);
+  fprintf(out, " \"%s\"", bar->status);
   write_drawn(out, bar);
+  fprintf(out, " %d\n", recipe != NULL && strcmp(recipe, "baseline") == 0 ? 1 : 2);
+  return lines;
 }
 
 Status vl_select_recipes(const PlotInput *input, const Workload *workload, const char *options,
@@ -96,18 +74,29 @@ Status vl_select_recipes(const PlotInput *input, const Workload *workload, const
   Comparison *comparison = vl_allocate(sizeof(*comparison));
   vl_select_comparison(&cells, comparison);
   double top_memory = 0, top_speed = 0;
-  fprintf(out->data,
-          "# columns: row recipe needed_gib samples_per_s low high status predicted, and what is drawn\n");
+  int32_t most_lines = 1;
+  fprintf(
+      out->data,
+      "# columns: row recipe needed_gib samples_per_s low high status, and what is drawn, with its colour\n");
   for (int32_t i = 0; i < comparison->count; i++) {
     Bar bar = bar_of(comparison->rows[i]);
-    write_bar(out->data, i, comparison->rows[i], &bar);
+    int32_t lines = write_bar(out->data, i, comparison->rows[i], &bar);
+    most_lines = lines > most_lines ? lines : most_lines;
     out->points += isfinite(bar.memory_gib) + isfinite(bar.speed);
     top_memory = fmax(top_memory, isfinite(bar.memory_gib) ? bar.memory_gib : 0);
     top_speed = fmax(top_speed, isfinite(bar.speed) ? bar.speed : 0);
   }
-  fprintf(out->variables, "rows = %d\nbatch = %lld\nmemory_max = %.9g\nspeed_max = %.9g\nheight = %d\n",
-          comparison->count, (long long)comparison->batch, top_memory > 0 ? top_memory * 1.25 : 1,
-          top_speed > 0 ? top_speed * 1.25 : 1, 150 + 58 * comparison->count);
+  if (comparison->count > 0) {
+    char batch[32];
+    snprintf(batch, sizeof(batch), "batch %lld", (long long)comparison->batch);
+    vl_figure_subtitle(out, batch, comparison->rows[0]);
+  }
+  int32_t row_height = most_lines > 2 ? 12 + 17 * most_lines : 46;
+  fprintf(out->variables,
+          "rows = %d\npredicted = %d\ntimed = %d\nmemory_max = %.9g\nspeed_max = %.9g\nbody = %d\n",
+          comparison->count, comparison->count > 0 && vl_record_is_predicted(comparison->rows[0]),
+          top_speed > 0, top_memory > 0 ? top_memory * 1.25 : 1, top_speed > 0 ? top_speed * 1.25 : 1,
+          70 + row_height * comparison->count);
   free(comparison);
   free(cells.records);
   return vl_ok();
@@ -207,7 +196,8 @@ static void write_timeline(const json_t *record, const TimelineEvent *events, in
     if (moments[i].allocated > moments[peak].allocated) peak = i;
     reserved = fmax(reserved, (double)moments[i].reserved * 0x1p-30);
   }
-  bool timed = moments[moments_count - 1].time_ms > 0;
+  /* What the planner takes to walk a step is not the step's time. */
+  bool timed = !vl_record_is_predicted(record) && moments[moments_count - 1].time_ms > 0;
   fprintf(out->data, "# columns: %s held-before-the-step", timed ? "ms" : "event");
   for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
     fprintf(out->data, " +%s", vl_memory_category_name((MemoryCategory)c));
@@ -234,13 +224,12 @@ static void write_timeline(const json_t *record, const TimelineEvent *events, in
   snprintf(text, sizeof(text), "peak %.2f GiB, in %s", (double)moments[peak].allocated * 0x1p-30,
            at->scope[0] != '\0' ? at->scope : at->name);
   vl_gnuplot_text(out->variables, text);
-  fprintf(out->variables, "\nxmax = %.9g\nrecipe = ",
+  fprintf(out->variables, "\nxmax = %.9g\n",
           timed ? moments[moments_count - 1].time_ms : (double)moments[moments_count - 1].event);
   const char *recipe = vl_record_text(record, "recipe");
-  snprintf(text, sizeof(text), "%s, batch %lld%s", recipe != NULL ? recipe : "",
-           (long long)vl_record_batch(record), vl_record_is_predicted(record) ? ", predicted" : "");
-  vl_gnuplot_text(out->variables, text);
-  fputc('\n', out->variables);
+  snprintf(text, sizeof(text), "%.200s, batch %lld", recipe != NULL ? recipe : "unnamed",
+           (long long)vl_record_batch(record));
+  vl_figure_subtitle(out, text, record);
   free(moments);
 }
 

@@ -34,19 +34,40 @@ bool vl_option_text(const char *options, const char *key, char *text, size_t siz
 }
 
 void vl_gnuplot_text(FILE *out, const char *text) {
-  fputc('"', out);
+  fputc('\'', out);
   for (; *text != '\0'; text++) {
-    if (*text == '"' || *text == '\\') fputc('\\', out);
+    if (*text == '\'') fputc('\'', out);
     fputc(*text == '\n' ? ' ' : *text, out);
   }
-  fputc('"', out);
+  fputc('\'', out);
 }
 
-void vl_gnuplot_word(FILE *out, const char *text) {
+static char plain(char c) { return c == '"' || c == '`' ? '\'' : c == '\\' ? '/' : c == '\n' ? ' ' : c; }
+
+void vl_gnuplot_word(FILE *out, const char *text) { (void)vl_gnuplot_wrapped(out, text, SIZE_MAX); }
+
+int32_t vl_gnuplot_wrapped(FILE *out, const char *text, size_t width) {
+  size_t column = 0;
+  int32_t lines = *text != '\0';
   fputc('"', out);
-  for (; *text != '\0'; text++)
-    fputc(*text == '"' ? '\'' : *text == '\\' ? '/' : *text == '\n' ? ' ' : *text, out);
+  while (*text != '\0') {
+    size_t word = strcspn(text, " \n");
+    if (column > 0 && (text[-1] == '\n' || column + 1 + word > width)) {
+      fputs("\\n", out);
+      lines++;
+      column = 0;
+    } else if (column > 0) {
+      fputc(' ', out);
+      column++;
+    }
+    for (size_t i = 0; i < word; i++)
+      fputc(plain(text[i]), out);
+    column += word;
+    text += word;
+    text += *text != '\0';
+  }
   fputc('"', out);
+  return lines;
 }
 
 void vl_gnuplot_number(FILE *out, double value) {
@@ -54,6 +75,16 @@ void vl_gnuplot_number(FILE *out, double value) {
     fprintf(out, "%.9g", value);
   else
     fputs("NaN", out);
+}
+
+void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *record) {
+  char device[256];
+  vl_device_text(record, device, sizeof(device));
+  int length =
+      snprintf(figure->subtitle, sizeof(figure->subtitle), "%.300s%s%s %s", what, what[0] != '\0' ? ", " : "",
+               vl_record_is_predicted(record) ? "predicted for" : "measured on", device);
+  /* Where two lines are needed, the second is the device's. */
+  if (length > VL_SUBTITLE_COLUMNS && what[0] != '\0') figure->subtitle[strnlen(what, 300) + 1] = '\n';
 }
 
 /* ---- Series --------------------------------------------------------------------------------------------------------- */
@@ -79,37 +110,6 @@ static bool on_line(const Line *line, const json_t *record) {
   return strcmp(recipe_of(line->first), recipe_of(record)) == 0 && vl_same_device(line->first, record);
 }
 
-/* Lines in order of appearance, and how many were left out. */
-static int32_t lines_of(const RecordSet *cells, Line *lines, int32_t *left_out) {
-  int32_t count = 0, colours = 0;
-  bool several = false;
-  for (int32_t i = 0; i < cells->count; i++) {
-    const json_t *record = cells->records[i];
-    bool known = false;
-    int colour = 0;
-    for (int32_t j = 0; j < count; j++) {
-      known = known || on_line(&lines[j], record);
-      if (strcmp(recipe_of(lines[j].first), recipe_of(record)) == 0) colour = lines[j].colour;
-      several = several || (!vl_same_device(lines[j].first, record) &&
-                            vl_record_is_predicted(lines[j].first) == vl_record_is_predicted(record));
-    }
-    if (known || !is_plotted(record)) continue;
-    if (count == MAX_LINES) {
-      *left_out += 1;
-      continue;
-    }
-    lines[count++] = (Line){.first = record, .colour = colour > 0 ? colour : ++colours};
-  }
-  for (int32_t j = 0; j < count; j++) {
-    const char *profile = vl_record_text(lines[j].first, "profile");
-    const char *device = profile != NULL ? profile : vl_record_text(lines[j].first, "device_name");
-    snprintf(lines[j].name, sizeof(lines[j].name), "%s%s%s%s", recipe_of(lines[j].first),
-             vl_record_is_predicted(lines[j].first) ? " (predicted)" : "", several ? ", " : "",
-             several && device != NULL ? device : "");
-  }
-  return count;
-}
-
 /* A quantity of a cell: scaled, NaN when unknown, and never the speed of an emulated cell. */
 static double value_of(const json_t *record, const char *column, double scale) {
   const Column *its = vl_column_find(column);
@@ -118,6 +118,49 @@ static double value_of(const json_t *record, const char *column, double scale) {
   if (is_speed) return vl_record_real(record, column) * scale;
   int64_t integer = vl_record_integer(record, column);
   return integer >= 0 ? (double)integer * scale : NAN;
+}
+
+/* Lines with a value, in order of appearance; plan, for one, knows no speed of some devices. */
+static int32_t lines_of(const RecordSet *cells, const char *column, Line *lines, FigureData *out) {
+  int32_t count = 0, colours = 0;
+  for (int32_t i = 0; i < cells->count; i++) {
+    const json_t *record = cells->records[i];
+    if (!is_plotted(record) || !isfinite(value_of(record, column, 1))) continue;
+    bool known = false;
+    int colour = 0;
+    for (int32_t j = 0; j < count; j++) {
+      known = known || on_line(&lines[j], record);
+      if (strcmp(recipe_of(lines[j].first), recipe_of(record)) == 0) colour = lines[j].colour;
+    }
+    if (known) continue;
+    if (count == MAX_LINES) {
+      snprintf(out->note, sizeof(out->note), "only the first %d lines are drawn.", MAX_LINES);
+      break;
+    }
+    lines[count++] = (Line){.first = record, .colour = colour > 0 ? colour : ++colours};
+  }
+  return count;
+}
+
+/* What all lines have in common is said once, above; what they differ in, in their names. */
+static void name_lines(Line *lines, int32_t count, FigureData *out) {
+  bool one_device = true, one_a_kind = true;
+  for (int32_t j = 0; j < count; j++)
+    for (int32_t k = 0; k < j; k++) {
+      bool same = vl_same_device(lines[j].first, lines[k].first);
+      one_device = one_device && same;
+      one_a_kind = one_a_kind &&
+                   (same || vl_record_is_predicted(lines[j].first) != vl_record_is_predicted(lines[k].first));
+    }
+  for (int32_t j = 0; j < count; j++) {
+    const json_t *record = lines[j].first;
+    const char *profile = vl_record_text(record, "profile");
+    const char *device = profile != NULL ? profile : vl_record_text(record, "device_name");
+    snprintf(lines[j].name, sizeof(lines[j].name), "%s%s%s%s", recipe_of(record),
+             !one_device && vl_record_is_predicted(record) ? " (predicted)" : "",
+             !one_a_kind && device != NULL ? ", " : "", !one_a_kind && device != NULL ? device : "");
+  }
+  if (one_device && count > 0) vl_figure_subtitle(out, "", lines[0].first);
 }
 
 /* Ends of the throughput's interval, from those of the step time: the faster end of one is the slower of the
@@ -131,11 +174,31 @@ static void interval_of(const json_t *record, const char *column, double *low, d
   *high = value * step / step_low;
 }
 
+/* Which of gnuplot's linetypes, 1 to 8; from the ninth line on they repeat, with other shapes. */
+static int colour_of(const Line *line) { return (line->colour - 1) % 8 + 1; }
+
+/* gnuplot's point types come in pairs: hollow for predicted, filled for measured. */
+static int shape_of(const Line *line) {
+  static const int filled[6] = {7, 5, 9, 13, 11, 15};
+  int turn = (line->colour - 1) / 8;
+  return filled[(colour_of(line) - 1 + 2 * turn) % 6] - (vl_record_is_predicted(line->first) ? 1 : 0);
+}
+
+/* Dots for predicted beside measured; else dashes tell neighbours apart. */
+static int dash_of(const Line *line, bool any_measured) {
+  if (any_measured && vl_record_is_predicted(line->first)) return 3;
+  int third = (line->colour - 1) % 3;
+  return third == 0 ? 1 : third + 3;
+}
+
 /* gnuplot arrays of what varies from line to line. */
 static void write_lines(FILE *out, const Line *lines, int32_t count) {
   size_t longest = 0;
-  for (int32_t i = 0; i < count; i++)
+  bool any_measured = false;
+  for (int32_t i = 0; i < count; i++) {
     if (strlen(lines[i].name) > longest) longest = strlen(lines[i].name);
+    any_measured = any_measured || !vl_record_is_predicted(lines[i].first);
+  }
   fprintf(out, "series = %d\nkeys = series\nkey_columns = %d\n", count, longest > 40 ? 1 : 2);
   if (count == 0) return;
   fprintf(out, "array names[%d] = [", count);
@@ -145,19 +208,13 @@ static void write_lines(FILE *out, const Line *lines, int32_t count) {
   }
   fprintf(out, "]\narray colours[%d] = [", count);
   for (int32_t i = 0; i < count; i++)
-    fprintf(out, "%s%d", i > 0 ? ", " : "", (lines[i].colour - 1) % 8 + 1);
-  /* Filled and hollow forms of one shape are neighbours in gnuplot's point types. */
-  static const int filled[8] = {7, 5, 9, 13, 11, 15, 7, 5};
+    fprintf(out, "%s%d", i > 0 ? ", " : "", colour_of(&lines[i]));
   fprintf(out, "]\narray points[%d] = [", count);
   for (int32_t i = 0; i < count; i++)
-    fprintf(out, "%s%d", i > 0 ? ", " : "",
-            filled[(lines[i].colour - 1) % 8] - (vl_record_is_predicted(lines[i].first) ? 1 : 0));
+    fprintf(out, "%s%d", i > 0 ? ", " : "", shape_of(&lines[i]));
   fprintf(out, "]\narray dashes[%d] = [", count);
   for (int32_t i = 0; i < count; i++)
-    fprintf(out, "%s%d", i > 0 ? ", " : "",
-            vl_record_is_predicted(lines[i].first) ? 3
-            : (lines[i].colour - 1) % 3 == 0       ? 1
-                                                   : (lines[i].colour - 1) % 3 + 3);
+    fprintf(out, "%s%d", i > 0 ? ", " : "", dash_of(&lines[i], any_measured));
   fputs("]\n", out);
 }
 
@@ -188,7 +245,7 @@ static void write_marks(const RecordSet *cells, const Line *lines, int32_t count
     fprintf(out, "%s%.9g", m > 0 ? ", " : "", top * (0.97 - 0.05 * (double)(line_of[m] % 8)));
   fprintf(out, "]\narray mark_colours[%d] = [", marks);
   for (int32_t m = 0; m < marks; m++)
-    fprintf(out, "%s%d", m > 0 ? ", " : "", (lines[line_of[m]].colour - 1) % 8 + 1);
+    fprintf(out, "%s%d", m > 0 ? ", " : "", colour_of(&lines[line_of[m]]));
   fputs("]\n", out);
 }
 
@@ -208,15 +265,11 @@ Status vl_select_series(const PlotInput *input, const Workload *workload, const 
   RecordSet cells = vl_select_workload(&input->records, workload);
   qsort(cells.records, (size_t)cells.count, sizeof(*cells.records), compare_batches);
   Line lines[MAX_LINES];
-  int32_t left_out = 0, count = lines_of(&cells, lines, &left_out), kept = 0;
+  int32_t count = lines_of(&cells, column, lines, out);
+  name_lines(lines, count, out);
   double top = 0, right = 0, left = INFINITY;
   fprintf(out->data, "# columns: recipe batch value low high\n");
   for (int32_t j = 0; j < count; j++) {
-    int64_t finite = 0;
-    for (int32_t i = 0; i < cells.count; i++)
-      finite += on_line(&lines[j], cells.records[i]) && isfinite(value_of(cells.records[i], column, scale));
-    /* plan knows no speed of some devices: a line without a point would only lengthen the key. */
-    if (finite == 0) continue;
     for (int32_t i = 0; i < cells.count; i++) {
       const json_t *record = cells.records[i];
       if (!on_line(&lines[j], record) || !is_plotted(record)) continue;
@@ -236,14 +289,14 @@ Status vl_select_series(const PlotInput *input, const Workload *workload, const 
       if (isfinite(value)) top = fmax(top, fmax(value, isfinite(high) ? high : value));
     }
     fputs("\n\n", out->data);
-    lines[kept++] = lines[j];
   }
   double ceiling = top > 0 ? top * 1.15 : 1;
-  write_lines(out->variables, lines, kept);
-  write_marks(&cells, lines, kept, ceiling, out->variables);
-  fprintf(out->variables, "xmax = %.9g\nymax = %.9g\n", right > 0 ? right * 1.04 : 1, ceiling);
+  write_lines(out->variables, lines, count);
+  write_marks(&cells, lines, count, ceiling, out->variables);
   out->sparse = left >= right;
-  if (left_out > 0) snprintf(out->note, sizeof(out->note), "%d further lines are left out.", left_out);
+  /* A single batch stands in the middle. */
+  fprintf(out->variables, "xmax = %.9g\nymax = %.9g\n", right > 0 ? right * (out->sparse ? 2 : 1.04) : 1,
+          ceiling);
   free(cells.records);
   return vl_ok();
 }
@@ -276,6 +329,7 @@ Status vl_select_categories(const PlotInput *input, const Workload *workload, co
   qsort(cells.records, (size_t)cells.count, sizeof(*cells.records), compare_batches);
   int64_t last = -1;
   int32_t bars = 0;
+  bool predicted = false, used[VL_PART_COUNT] = {false};
   double top = 0;
   fprintf(out->data, "# columns: batch label");
   for (int32_t p = 0; p < VL_PART_COUNT; p++)
@@ -290,10 +344,11 @@ Status vl_select_categories(const PlotInput *input, const Workload *workload, co
     MemoryParts parts = vl_record_parts(record);
     char label[96];
     const char *status = vl_record_text(record, "status");
-    snprintf(label, sizeof(label), "%lld%s", (long long)batch,
-             ok                           ? (vl_record_is_predicted(record) ? "*" : "")
-             : strcmp(status, "oom") == 0 ? " OOM"
-                                          : " skipped");
+    const char *mark = ok                           ? (vl_record_is_predicted(record) ? "*" : "")
+                       : strcmp(status, "oom") == 0 ? " OOM"
+                                                    : status;
+    snprintf(label, sizeof(label), "%lld%s%s", (long long)batch, ok || *mark == ' ' ? "" : " ", mark);
+    predicted = predicted || (ok && vl_record_is_predicted(record));
     fprintf(out->data, "%lld ", (long long)batch);
     vl_gnuplot_word(out->data, label);
     double sum = 0;
@@ -302,6 +357,7 @@ Status vl_select_categories(const PlotInput *input, const Workload *workload, co
       fputc(' ', out->data);
       vl_gnuplot_number(out->data, gib);
       out->points += isfinite(gib);
+      used[p] = used[p] || gib > 0;
       sum += isfinite(gib) ? gib : 0;
     }
     fputc('\n', out->data);
@@ -309,13 +365,18 @@ Status vl_select_categories(const PlotInput *input, const Workload *workload, co
     bars++;
   }
   out->sparse = bars < 2;
-  fprintf(out->variables, "recipe = ");
-  vl_gnuplot_text(out->variables, recipe);
-  fprintf(out->variables, "\nbars = %d\nymax = %.9g\nkeys = 9\nparts = %d\narray parts_names[%d] = [", bars,
-          top > 0 ? top * 1.1 : 1, VL_PART_COUNT, VL_PART_COUNT);
+  snprintf(out->subtitle, sizeof(out->subtitle), "%s", recipe);
+  fprintf(out->variables, "bars = %d\npredicted = %d\nymax = %.9g\narray parts_names[%d] = [", bars,
+          predicted, top > 0 ? top * 1.1 : 1, VL_PART_COUNT);
   for (int32_t p = 0; p < VL_PART_COUNT; p++)
     fprintf(out->variables, "%s\"%s\"", p > 0 ? ", " : "", vl_part_name(p));
-  fputs("]\n", out->variables);
+  fputs("]\nused = \" ", out->variables);
+  int32_t keys = 0;
+  for (int32_t p = 0; p < VL_PART_COUNT; p++) {
+    if (used[p]) fprintf(out->variables, "%d ", p + 1);
+    keys += used[p];
+  }
+  fprintf(out->variables, "\"\nkeys = %d\n", keys);
   free(cells.records);
   return vl_ok();
 }
@@ -389,13 +450,10 @@ Status vl_select_growth(const PlotInput *input, const Workload *workload, const 
     snprintf(out->note, sizeof(out->note), "needs three batches up to %g and one above it; %s has %d and %d.",
              fit_at_most, recipe, chosen.count - held_out, held_out);
   write_fits(points, chosen.count, fit_at_most, out->variables);
-  char device[256] = "";
-  if (chosen.count > 0) vl_device_text(chosen.records[0], device, sizeof(device));
-  fprintf(out->variables, "keys = 5\npredicted = %d\nfit_at_most = %.9g\nxmax = %.9g\nymax = %.9g\nrecipe = ",
+  if (chosen.count > 0) vl_figure_subtitle(out, recipe, chosen.records[0]);
+  fprintf(out->variables, "keys = 5\npredicted = %d\nfit_at_most = %.9g\nxmax = %.9g\nymax = %.9g\n",
           chosen.count > 0 && vl_record_is_predicted(chosen.records[0]), fit_at_most, right * 1.04,
           top > 0 ? 1.3 * top : 1);
-  vl_gnuplot_text(out->variables, recipe);
-  fputc('\n', out->variables);
   free(points);
   free(chosen.records);
   free(cells.records);

@@ -2,7 +2,7 @@
 # help: Three fits of needed memory on batches up to 128, judged on those held out
 # select: growth recipe=baseline fit_at_most=128
 set xlabel "samples a step"
-set ylabel sprintf("needed memory, %s (GiB)", recipe)
+set ylabel "needed memory (GiB)"
 set xrange [0:xmax]
 set yrange [0:ymax]
 set samples 400

@@ -2,14 +2,18 @@
 #   gnuplot NAME.gp    gnuplot -e 'term="svg"' NAME.gp    gnuplot -e 'term="pdfcairo"' NAME.gp
 # Colours: Okabe and Ito's, told apart by colour-blind readers; dashes, point shapes and patterns vary as well.
 if (!exists("term")) term = "pngcairo"
-# Room for a title and for the key: two names a row, one where they are long.
+# From the top: the title, what is shown (in grey, over subtitle_lines), the key with two names a row (one where they
+# are long), the plot. Lengths are in 1/800 of the width.
 if (!exists("keys")) keys = 0
 if (!exists("key_columns")) key_columns = 2
+if (!exists("body")) body = 400
 key_rows = (keys + key_columns - 1) / key_columns
-if (!exists("height")) height = 440 + 22 * key_rows
+key_top = 40 + 18.0 * subtitle_lines
+head = key_top + 20.0 * key_rows + 12
+height = head + body
 if (term eq "pngcairo") set terminal pngcairo noenhanced size 1600,2*height font "sans,20" linewidth 2 pointscale 1.6 background rgb "#ffffff"
 if (term eq "svg") set terminal svg noenhanced size 800,height font "sans-serif,13" linewidth 1.2 background rgb "#ffffff"
-if (term eq "pdfcairo") set terminal pdfcairo noenhanced size 8,8*height/800.0 font "sans,11" linewidth 1.5
+if (term eq "pdfcairo") set terminal pdfcairo noenhanced size 8,8*height/800.0 font "sans,8" fontscale 1 linewidth 1 pointscale 0.8
 set output name . "." . (term eq "pngcairo" ? "png" : term eq "pdfcairo" ? "pdf" : "svg")
 # NaN is read as an undefined number: a gap in a line. (As "missing" it would drop whole rows.)
 is_known(value) = value == value
@@ -26,7 +30,9 @@ set border 3 linecolor rgb "#707070"
 set tics nomirror out textcolor rgb "#303030"
 set grid ytics linetype 1 linecolor rgb "#e2e2e2" linewidth 1 dashtype 1
 set label 99 figure_title at screen 0.015, screen 1 - 22.0 / height left textcolor rgb "#101010" noenhanced \
-  font (term eq "svg" ? "sans-serif:Bold,14" : term eq "pngcairo" ? "sans:Bold,21" : "sans:Bold,12")
-set tmargin at screen 1 - (50 + 22.0 * key_rows) / height
-set key at screen 0.015, screen 1 - 40.0 / height top left horizontal maxcols key_columns Left reverse samplen 3 spacing 1.1 \
-  textcolor rgb "#303030" noenhanced
+  font (term eq "svg" ? "sans-serif:Bold,14" : term eq "pngcairo" ? "sans:Bold,21" : "sans:Bold,8.5")
+set label 98 subtitle at screen 0.015, screen 1 - 44.0 / height left textcolor rgb "#606060" noenhanced
+set tmargin at screen 1 - head / height
+# Rows of the key are 20 high in every terminal.
+set key at screen 0.015, screen 1 - key_top / height top left horizontal maxcols key_columns Left reverse samplen 3 \
+  spacing (term eq "svg" ? 1.03 : term eq "pngcairo" ? 1.29 : 1.12) textcolor rgb "#303030" noenhanced

@@ -3,8 +3,8 @@
 # select: timeline
 array fills[8] = ["#b8b8b8", "#0072b2", "#d55e00", "#cc79a7", "#56b4e9", "#e69f00", "#009e73", "#332288"]
 name_of(band) = strstrt(used, sprintf(" %d ", band)) > 0 ? band_names[band] : ""
-set xlabel (timed ? "time since the step began (ms)" : "allocation event")
-set ylabel sprintf("live memory, %s (GiB)", recipe)
+set xlabel (timed ? "time since the step began (ms)" : "allocation event, in the order of the step")
+set ylabel "live memory (GiB)"
 set xrange [0:xmax]
 set yrange [0:ymax]
 if (peak_x < 0.25 * xmax) { set label 1 peak_text at peak_x, graph 0.96 left textcolor rgb "#101010" }

@@ -96,7 +96,7 @@ static void every_figure_of_a_growth_store(void **state) {
   assert_non_null(strstr(text, "\"baseline (predicted)\" 192 "));
   free(text);
   text = contents("needed", "gp");
-  assert_non_null(strstr(text, "array mark_texts[2] = [\"OOM\", \"skipped\"]\narray mark_x[2] = [192, 256]"));
+  assert_non_null(strstr(text, "array mark_texts[2] = ['OOM', 'skipped']\narray mark_x[2] = [192, 256]"));
   free(text);
   synthetic_clear(&set);
 }
@@ -159,14 +159,62 @@ static void degenerate_data_i8(void **state) {
   }
 }
 
-/* A recipe with quotes or gnuplot's own characters is text. */
+/* A recipe with quotes or gnuplot's own characters is text, and never a command. */
 static void names_are_text(void **state) {
   (void)state;
   SyntheticSet set = {.count = 0};
-  synthetic_add(&set, row(32, 512));
-  json_object_set_new(set.owned[0], "recipe", json_string("a_b=\"x\\y\" {c} %d `echo`"));
+  for (int32_t i = 0; i < 2; i++) {
+    synthetic_add(&set, row(32 * (i + 1), 512));
+    json_object_set_new(set.owned[i], "recipe", json_string("a_b=\"x\\y\" {c} %d 'd' `touch run.dat`"));
+  }
   FigureSet figures = draw(&set, NULL, "svg");
   assert_true(figures.figures[0].drawn);
+  assert_false(exists("run", "dat"));
+  synthetic_clear(&set);
+}
+
+/* Numbers of "array NAME[n] = [...]" in a figure's file; returns n. */
+static int32_t array_of(const char *text, const char *name, double *values, int32_t capacity) {
+  char start[64];
+  snprintf(start, sizeof(start), "array %s[", name);
+  const char *at = strstr(text, start);
+  assert_non_null(at);
+  int32_t count = (int32_t)strtol(at + strlen(start), NULL, 10);
+  assert_true(count <= capacity);
+  at = strchr(at, '=');
+  for (int32_t i = 0; i < count; i++) {
+    char *end = NULL;
+    values[i] = strtod(at + strcspn(at, "-0123456789"), &end);
+    at = end;
+  }
+  return count;
+}
+
+/* As many long recipes as one figure holds: it is drawn in every format, and no two lines look alike. */
+static void many_long_recipes_stay_apart(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  for (int32_t i = 0; i < 30; i++) {
+    char recipe[200];
+    synthetic_add(&set, row(16, 400 + 10 * i));
+    snprintf(recipe, sizeof(recipe), "stack=vramlab amp=bf16 update=in-backward recompute=norm checkpoint=%d",
+             i + 1);
+    json_object_set_new(set.owned[i], "recipe", json_string(recipe));
+  }
+  FigureSet figures = draw(&set, NULL, "png svg pdf");
+  for (int32_t i = 0; i < figures.count; i++)
+    if (strcmp(figures.figures[i].name, "needed") == 0)
+      assert_string_equal(figures.figures[i].note, "only the first 24 lines are drawn.");
+  char *text = contents("needed", "gp");
+  assert_non_null(strstr(text, "subtitle = \"measured on cpu (Example CPU 9000, 2 cores)\""));
+  double colours[24], points[24];
+  int32_t count = array_of(text, "colours", colours, 24);
+  assert_int_equal(count, array_of(text, "points", points, 24));
+  assert_int_equal(count, 24);
+  for (int32_t i = 0; i < count; i++)
+    for (int32_t j = 0; j < i; j++)
+      assert_true(colours[i] != colours[j] || points[i] != points[j]);
+  free(text);
   synthetic_clear(&set);
 }
 
@@ -208,27 +256,38 @@ static void unknown_names_are_refused(void **state) {
   synthetic_clear(&set);
 }
 
-/* The timeline's bands sum to what the heap had allocated, from the first event to the last. */
-static void timeline_bands_sum_to_allocated(void **state) {
-  (void)state;
+/* A store of one record with a timeline of this many events, drawn; free() the events. */
+static FigureSet draw_timeline(json_t *record, TimelineEvent **events, int64_t *count) {
   if (!have_gnuplot()) skip();
   char path[300];
   snprintf(path, sizeof(path), "%s/store", directory);
   Store *store = NULL;
   Status status = vl_store_create(path, "quick", "vramlab run quick", &store);
   if (status.code != VL_OK) fail_msg("%s", status.message);
-  TimelineEvent *events = vl_allocate(sizeof(TimelineEvent) * 1000);
-  int64_t count = synthetic_timeline(events, 1000);
-  json_t *record = row(32, 512);
-  assert_int_equal(vl_store_append(store, record, events, count).code, VL_OK);
+  *events = vl_allocate(sizeof(TimelineEvent) * 1000);
+  *count = synthetic_timeline(*events, 1000);
+  assert_int_equal(vl_store_append(store, record, *events, *count).code, VL_OK);
+  json_decref(record);
   const json_t *stored = vl_store_record(store, 0);
   PlotInput input = {.records = {.records = &stored, .count = 1}, .store = store, .source = "a store"};
   FigureSet figures;
   status = vl_plot_draw(&input, directory, "timeline", "png svg", &figures);
   if (status.code != VL_OK) fail_msg("%s", status.message);
   assert_true(figures.figures[0].drawn);
+  vl_store_close(&store);
+  const char *const clean[] = {"rm", "-r", path, NULL};
+  int code = 0;
+  assert_int_equal(vl_process_run(clean, NULL, NULL, 0, NULL, 0, &code).code, VL_OK);
+  return figures;
+}
+
+/* The timeline's bands sum to what the heap had allocated, from the first event to the last. */
+static void timeline_bands_sum_to_allocated(void **state) {
+  (void)state;
+  TimelineEvent *events = NULL;
+  int64_t count = 0, row_number = 0;
+  (void)draw_timeline(row(32, 512), &events, &count);
   char *text = contents("timeline", "dat"), *line = strtok(text, "\n");
-  int64_t row_number = 0;
   for (; line != NULL; line = strtok(NULL, "\n")) {
     if (line[0] == '#') continue;
     double values[16];
@@ -236,17 +295,36 @@ static void timeline_bands_sum_to_allocated(void **state) {
     for (char *at = line; *at != '\0' && fields < 16; fields++)
       values[fields] = strtod(at, &at);
     assert_int_equal(fields, 3 + MEMORY_CATEGORY_COUNT);
-    double allocated = (double)events[row_number++].allocated_bytes * 0x1p-30;
+    double allocated = (double)events[row_number].allocated_bytes * 0x1p-30;
     assert_true(fabs(values[fields - 2] - allocated) < 1e-5 * allocated); /* six digits are written */
+    assert_true(fabs(values[0] - (double)events[row_number].time_ns / 1e6) < 1e-6 * (1 + values[0]));
+    row_number++;
   }
   assert_int_equal(row_number, count);
   free(text);
-  json_decref(record);
-  vl_store_close(&store);
   free(events);
-  const char *const clean[] = {"rm", "-r", path, NULL};
-  int code = 0;
-  assert_int_equal(vl_process_run(clean, NULL, NULL, 0, NULL, 0, &code).code, VL_OK);
+}
+
+/* The planner takes time to walk a step, and that is not the step's: its timeline counts events. */
+static void a_planned_timeline_has_no_time(void **state) {
+  (void)state;
+  TimelineEvent *events = NULL;
+  int64_t count = 0;
+  json_t *record = row(32, 512);
+  json_object_set_new(record, "provenance", json_string("predicted"));
+  json_object_set_new(record, "recipe",
+                      json_string("stack=vramlab amp=bf16 update=in-backward recompute=norm"));
+  (void)draw_timeline(record, &events, &count);
+  assert_true(events[count - 1].time_ns > 0);
+  char *text = contents("timeline", "gp"), last[64];
+  snprintf(last, sizeof(last), "xmax = %lld\n", (long long)count - 1);
+  assert_non_null(strstr(text, "timed = 0\n"));
+  assert_non_null(strstr(text, last));
+  /* What is long stands under the title, over two lines. */
+  assert_non_null(strstr(text, "recompute=norm, batch 32,\\npredicted for cpu"));
+  assert_non_null(strstr(text, "subtitle_lines = 2\n"));
+  free(text);
+  free(events);
 }
 
 int main(void) {
@@ -254,9 +332,11 @@ int main(void) {
       cmocka_unit_test(every_figure_of_a_growth_store),
       cmocka_unit_test(degenerate_data_i8),
       cmocka_unit_test(names_are_text),
+      cmocka_unit_test(many_long_recipes_stay_apart),
       cmocka_unit_test(data_do_not_depend_on_the_locale_i4),
       cmocka_unit_test(unknown_names_are_refused),
       cmocka_unit_test(timeline_bands_sum_to_allocated),
+      cmocka_unit_test(a_planned_timeline_has_no_time),
       cmocka_unit_test(recipes_of_the_quick_suite),
   };
   return cmocka_run_group_tests(tests, make_directory, remove_directory);
