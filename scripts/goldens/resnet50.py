@@ -9,7 +9,6 @@ pool, and 0.25 as the scale of each block's last batch norm: its gradients are w
 run can be held to them.
 """
 import argparse
-import copy
 import math
 import os
 
@@ -81,53 +80,11 @@ def backward(model, step, dtype, autocast=False):
     return loss.item()
 
 
-def one_step(initial, dtype, autocast=False):
-    """(loss, gradients, statistics) of step 0, as doubles by name."""
-    model = copy.deepcopy(initial).to(dtype)
-    loss = backward(model, 0, dtype, autocast)
-    gradients = {name: p.grad.double().numpy() for name, p in model.named_parameters()}
-    statistics = {name: b.double().numpy() for name, b in model.named_buffers() if "running" in name}
-    return loss, gradients, statistics
-
-
-def trajectory(initial, dtype, autocast=False):
-    model = copy.deepcopy(initial).to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=.01, momentum=.9, weight_decay=1e-4)
-    losses = []
-    for step in range(STEPS):
-        losses.append(backward(model, step, dtype, autocast))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    return losses
-
-
-def relative(got, true):
-    """L2 distance over the true norm, to four digits: enough to print beside ours."""
-    return float(f"{np.linalg.norm(got - true) / max(np.linalg.norm(true), 1e-300):.4g}")
-
-
 def make(name, smooth, directory):
-    initial = initialised(smooth)
-    loss, gradients, statistics = one_step(initial, torch.float64)
-    f32 = one_step(initial, torch.float32)
-    bf16 = one_step(initial, torch.float32, autocast=True)
-    losses = {"f64": trajectory(initial, torch.float64), "f32": trajectory(initial, torch.float32),
-              "bf16": trajectory(initial, torch.float32, autocast=True)}
-    tensors = []
-    for kind, place, values in (("gradient", 1, gradients), ("statistic", 2, statistics)):
-        for tensor, value in values.items():
-            tensors.append({"kind": kind, **golden.summary(tensor, value),
-                            "pytorch_f32_error": relative(f32[place][tensor], value),
-                            "pytorch_bf16_error": relative(bf16[place][tensor], value)})
-    head = {"model": "resnet50", "smooth": int(smooth), "seed": SEED, "golden_seed": golden.SEED, "batch": BATCH,
-            "size": SIZE, "parameters": PARAMETERS, "torch": torch.__version__.split("+")[0],
-            "learning_rate": .01, "momentum": .9, "weight_decay": 1e-4, "loss": loss,
-            "pytorch_f32_loss_error": float(f"{abs(f32[0] - loss):.4g}"),
-            "pytorch_bf16_loss_error": float(f"{abs(bf16[0] - loss):.4g}"),
-            "losses": losses["f64"], "pytorch_f32_losses": losses["f32"], "pytorch_bf16_losses": losses["bf16"]}
-    path = os.path.join(directory, f"{name}.json")
-    golden.write(path, head, tensors)
-    print(f"{path}: loss {loss:.12f}, {len(tensors)} tensors, {os.path.getsize(path)} bytes")
+    head = {"model": "resnet50", "smooth": int(smooth), "seed": SEED, "batch": BATCH, "size": SIZE,
+            "parameters": PARAMETERS, "learning_rate": .01, "momentum": .9, "weight_decay": 1e-4}
+    golden.make(os.path.join(directory, f"{name}.json"), head, initialised(smooth), backward,
+                lambda parameters: torch.optim.SGD(parameters, lr=.01, momentum=.9, weight_decay=1e-4), STEPS)
 
 
 def main():

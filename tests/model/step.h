@@ -24,7 +24,7 @@ typedef struct StepRecord {
 
 typedef struct StepSpec {
   const char *case_name, *recipe;
-  const char *settings[4];
+  const char *settings[VL_MAX_SETTINGS];
   int32_t setting_count;
   int64_t micro_batch;
   uint64_t seed;
