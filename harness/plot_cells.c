@@ -20,15 +20,16 @@ typedef struct Bar {
   const char *status;
 } Bar;
 
-static Bar bar_of(const json_t *record) {
-  bool ok = vl_record_has_status(record, "ok");
+static Bar bar_of(const RecordSet *cells, const json_t *record, const char *memory) {
   const char *status = vl_record_text(record, "status");
-  int64_t needed = vl_record_integer(record, "needed_bytes");
+  bool timed = vl_record_has_status(record, "ok") && !vl_record_is_emulated(record);
   double step = vl_record_real(record, "step_s"), low = vl_record_real(record, "step_s_low"),
          high = vl_record_real(record, "step_s_high");
-  Bar bar = {.status = status == NULL ? "?" : strcmp(status, "oom") == 0 ? "OOM" : status};
-  bar.memory_gib = ok && needed >= 0 ? (double)needed * 0x1p-30 : NAN;
-  bar.speed = ok && !vl_record_is_emulated(record) ? vl_record_real(record, "samples_per_s") : NAN;
+  Bar bar = {.status = status == NULL               ? "?"
+                       : strcmp(status, "oom") == 0 ? "OOM"
+                                                    : status,
+             .memory_gib = vl_select_median(cells, record, memory) * 0x1p-30,
+             .speed = timed ? vl_select_median(cells, record, "samples_per_s") : NAN};
   bar.speed_low = high > 0 ? bar.speed * step / high : NAN;
   bar.speed_high = low > 0 ? bar.speed * step / low : NAN;
   return bar;
@@ -52,51 +53,67 @@ static void write_drawn(FILE *out, const Bar *bar) {
     fprintf(out, " \"%s\"", ran);
 }
 
+/* Colours of the figure's file. */
+enum { BAR_BASELINE = 1, BAR_RECIPE, BAR_PEER };
+
+static int bar_colour(const json_t *record) {
+  const char *recipe = vl_record_text(record, "recipe");
+  if (vl_record_is_peer(record)) return BAR_PEER;
+  return recipe != NULL && strcmp(recipe, "baseline") == 0 ? BAR_BASELINE : BAR_RECIPE;
+}
+
 /* Returns the lines of its label. */
 static int32_t write_bar(FILE *out, int32_t row, const json_t *record, const Bar *bar) {
-  const char *recipe = vl_record_text(record, "recipe");
+  char name[VL_RECIPE_BYTES + 128];
+  vl_record_name(record, name, sizeof(name));
   fprintf(out, "%d ", row);
-  int32_t lines = vl_gnuplot_wrapped(out, recipe != NULL ? recipe : "unnamed", LABEL_COLUMNS);
+  int32_t lines = vl_gnuplot_wrapped(out, name, LABEL_COLUMNS);
   write_field(out, bar->memory_gib);
   write_field(out, bar->speed);
   write_field(out, bar->speed_low);
   write_field(out, bar->speed_high);
   fprintf(out, " \"%s\"", bar->status);
   write_drawn(out, bar);
-  fprintf(out, " %d\n", recipe != NULL && strcmp(recipe, "baseline") == 0 ? 1 : 2);
+  fprintf(out, " %d\n", bar_colour(record));
   return lines;
 }
 
 Status vl_select_recipes(const PlotInput *input, const Workload *workload, const char *options,
                          FigureData *out) {
   (void)options;
-  RecordSet cells = vl_select_workload(&input->records, workload);
+  RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_ALL);
   Comparison *comparison = vl_allocate(sizeof(*comparison));
   vl_select_comparison(&cells, comparison);
   double top_memory = 0, top_speed = 0;
-  int32_t most_lines = 1;
-  fprintf(
-      out->data,
-      "# columns: row recipe needed_gib samples_per_s low high status, and what is drawn, with its colour\n");
-  for (int32_t i = 0; i < comparison->count; i++) {
-    Bar bar = bar_of(comparison->rows[i]);
-    int32_t lines = write_bar(out->data, i, comparison->rows[i], &bar);
+  int32_t most_lines = 1, rows = comparison->count + comparison->peer_count;
+  bool peers = comparison->peer_count > 0;
+  fprintf(out->data,
+          "# columns: row name %s_gib samples_per_s low high status, and what is drawn, with its colour\n",
+          peers ? "step" : "needed");
+  for (int32_t i = 0; i < rows; i++) {
+    const json_t *record =
+        i < comparison->count ? comparison->rows[i] : comparison->peers[i - comparison->count];
+    /* Of another engine only the step's memory is known: then that is what is compared. */
+    Bar bar = bar_of(&cells, record, peers ? "peak_step_bytes" : "needed_bytes");
+    int32_t lines = write_bar(out->data, i, record, &bar);
     most_lines = lines > most_lines ? lines : most_lines;
     out->points += isfinite(bar.memory_gib) + isfinite(bar.speed);
     top_memory = fmax(top_memory, isfinite(bar.memory_gib) ? bar.memory_gib : 0);
     top_speed = fmax(top_speed, isfinite(bar.speed) ? bar.speed : 0);
   }
   if (comparison->count > 0) {
-    char batch[32];
-    snprintf(batch, sizeof(batch), "batch %lld", (long long)comparison->batch);
-    vl_figure_subtitle(out, batch, comparison->rows[0]);
+    char what[96];
+    snprintf(what, sizeof(what), "batch %lld%s", (long long)comparison->batch,
+             peers ? ", memory of the step above weights and input" : "");
+    vl_figure_subtitle(out, what, comparison->rows[0]);
   }
   int32_t row_height = most_lines > 2 ? 12 + 17 * most_lines : 46;
-  fprintf(out->variables,
-          "rows = %d\npredicted = %d\ntimed = %d\nmemory_max = %.9g\nspeed_max = %.9g\nbody = %d\n",
-          comparison->count, comparison->count > 0 && vl_record_is_predicted(comparison->rows[0]),
-          top_speed > 0, top_memory > 0 ? top_memory * 1.25 : 1, top_speed > 0 ? top_speed * 1.25 : 1,
-          70 + row_height * comparison->count);
+  fprintf(
+      out->variables,
+      "rows = %d\npeers = %d\npredicted = %d\ntimed = %d\nmemory_max = %.9g\nspeed_max = %.9g\nbody = %d\n",
+      rows, comparison->peer_count, comparison->count > 0 && vl_record_is_predicted(comparison->rows[0]),
+      top_speed > 0, top_memory > 0 ? top_memory * 1.25 : 1, top_speed > 0 ? top_speed * 1.25 : 1,
+      70 + row_height * rows);
   free(comparison);
   free(cells.records);
   return vl_ok();
@@ -155,7 +172,7 @@ static Moment *moments_of(const TimelineEvent *events, int64_t count, int64_t *m
 
 static const json_t *record_with_timeline(const PlotInput *input, const Workload *workload,
                                           TimelineEvent **events, int64_t *count, Status *status) {
-  RecordSet cells = vl_select_workload(&input->records, workload);
+  RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_OURS);
   const json_t *found = NULL;
   *status = vl_ok();
   for (int32_t i = 0; i < cells.count && found == NULL && status->code == VL_OK; i++) {

@@ -92,8 +92,8 @@ void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *reco
 /* One line of a figure: a recipe on a device. */
 typedef struct Line {
   const json_t *first;
-  char name[192];
-  int colour; /* by recipe, so that measured and predicted of one recipe share it */
+  char name[VL_RECIPE_BYTES + 256];
+  int colour; /* by recipe, so that measured and predicted of one recipe share it; peers have their own */
 } Line;
 
 enum { MAX_LINES = 24, MAX_MARKS = 64 };
@@ -106,9 +106,7 @@ static const char *recipe_of(const json_t *record) {
 /* Whether a cell can stand in a figure over the batch: under a capacity it is another question. */
 static bool is_plotted(const json_t *record) { return vl_record_integer(record, "capacity_bytes") <= 0; }
 
-static bool on_line(const Line *line, const json_t *record) {
-  return strcmp(recipe_of(line->first), recipe_of(record)) == 0 && vl_same_device(line->first, record);
-}
+static bool on_line(const Line *line, const json_t *record) { return vl_same_line(line->first, record); }
 
 /* A quantity of a cell: scaled, NaN when unknown, and never the speed of an emulated cell. */
 static double value_of(const json_t *record, const char *column, double scale) {
@@ -122,22 +120,24 @@ static double value_of(const json_t *record, const char *column, double scale) {
 
 /* Lines with a value, in order of appearance; plan, for one, knows no speed of some devices. */
 static int32_t lines_of(const RecordSet *cells, const char *column, Line *lines, FigureData *out) {
-  int32_t count = 0, colours = 0;
+  int32_t count = 0, colours[2] = {0, 0};
   for (int32_t i = 0; i < cells->count; i++) {
     const json_t *record = cells->records[i];
     if (!is_plotted(record) || !isfinite(value_of(record, column, 1))) continue;
-    bool known = false;
+    bool known = false, peer = vl_record_is_peer(record);
     int colour = 0;
     for (int32_t j = 0; j < count; j++) {
       known = known || on_line(&lines[j], record);
-      if (strcmp(recipe_of(lines[j].first), recipe_of(record)) == 0) colour = lines[j].colour;
+      if (!peer && !vl_record_is_peer(lines[j].first) &&
+          strcmp(recipe_of(lines[j].first), recipe_of(record)) == 0)
+        colour = lines[j].colour;
     }
     if (known) continue;
     if (count == MAX_LINES) {
       snprintf(out->note, sizeof(out->note), "only the first %d lines are drawn.", MAX_LINES);
       break;
     }
-    lines[count++] = (Line){.first = record, .colour = colour > 0 ? colour : ++colours};
+    lines[count++] = (Line){.first = record, .colour = colour > 0 ? colour : ++colours[peer]};
   }
   return count;
 }
@@ -156,7 +156,9 @@ static void name_lines(Line *lines, int32_t count, FigureData *out) {
     const json_t *record = lines[j].first;
     const char *profile = vl_record_text(record, "profile");
     const char *device = profile != NULL ? profile : vl_record_text(record, "device_name");
-    snprintf(lines[j].name, sizeof(lines[j].name), "%s%s%s%s", recipe_of(record),
+    char name[VL_RECIPE_BYTES + 128];
+    vl_record_name(record, name, sizeof(name));
+    snprintf(lines[j].name, sizeof(lines[j].name), "%s%s%s%s", name,
              !one_device && vl_record_is_predicted(record) ? " (predicted)" : "",
              !one_a_kind && device != NULL ? ", " : "", !one_a_kind && device != NULL ? device : "");
   }
@@ -174,18 +176,23 @@ static void interval_of(const json_t *record, const char *column, double *low, d
   *high = value * step / step_low;
 }
 
-/* Which of gnuplot's linetypes, 1 to 8; from the ninth line on they repeat, with other shapes. */
-static int colour_of(const Line *line) { return (line->colour - 1) % 8 + 1; }
-
-/* gnuplot's point types come in pairs: hollow for predicted, filled for measured. */
-static int shape_of(const Line *line) {
-  static const int filled[6] = {7, 5, 9, 13, 11, 15};
-  int turn = (line->colour - 1) / 8;
-  return filled[(colour_of(line) - 1 + 2 * turn) % 6] - (vl_record_is_predicted(line->first) ? 1 : 0);
+/* Which of the style's linetypes: 1 to 8, and 9 to 12 of peers; further lines repeat them with other shapes.
+ */
+static int colour_of(const Line *line) {
+  return vl_record_is_peer(line->first) ? (line->colour - 1) % 4 + 9 : (line->colour - 1) % 8 + 1;
 }
 
-/* Dots for predicted beside measured; else dashes tell neighbours apart. */
+/* gnuplot's point types: strokes for peers, then pairs, hollow for predicted, filled for measured. */
+static int shape_of(const Line *line) {
+  static const int filled[6] = {7, 5, 9, 13, 11, 15}, strokes[3] = {3, 2, 1};
+  if (vl_record_is_peer(line->first)) return strokes[(line->colour - 1) % 3];
+  int turn = (line->colour - 1) / 8;
+  return filled[((line->colour - 1) % 8 + 2 * turn) % 6] - (vl_record_is_predicted(line->first) ? 1 : 0);
+}
+
+/* Dots for predicted beside measured; else dashes tell neighbours apart, and peers from ours. */
 static int dash_of(const Line *line, bool any_measured) {
+  if (vl_record_is_peer(line->first)) return 2;
   if (any_measured && vl_record_is_predicted(line->first)) return 3;
   int third = (line->colour - 1) % 3;
   return third == 0 ? 1 : third + 3;
@@ -255,38 +262,72 @@ static int compare_batches(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
+/* A value at one batch of a line; over repetitions their median and its interval. */
+static Estimate estimate_at(const RecordSet *cells, const json_t *like, const char *column, double scale) {
+  Estimate estimate = {.median = NAN, .low = NAN, .high = NAN};
+  double *values = vl_allocate(sizeof(double) * (size_t)(cells->count + 1));
+  int64_t count = 0;
+  const json_t *last = NULL;
+  for (int32_t i = 0; i < cells->count; i++) {
+    double value = value_of(cells->records[i], column, scale);
+    if (!isfinite(value) || !vl_same_cell(cells->records[i], like)) continue;
+    values[count++] = value;
+    last = cells->records[i];
+  }
+  if (count > 0) estimate = vl_statistics_estimate(values, count);
+  if (count == 1) interval_of(last, column, &estimate.low, &estimate.high);
+  free(values);
+  return estimate;
+}
+
+/* Whether an earlier cell is a repetition of this one. */
+static bool is_repetition(const RecordSet *cells, int32_t at) {
+  for (int32_t i = at - 1;
+       i >= 0 && vl_record_batch(cells->records[i]) == vl_record_batch(cells->records[at]); i--)
+    if (vl_same_cell(cells->records[i], cells->records[at])) return true;
+  return false;
+}
+
 Status vl_select_series(const PlotInput *input, const Workload *workload, const char *options,
                         FigureData *out) {
-  char column[64] = "", unit[32] = "";
+  char column[64] = "", unit[32] = "", only[32] = "";
   if (!vl_option_text(options, "y", column, sizeof(column)) || vl_column_find(column) == NULL)
     return vl_error(VL_INVALID, "selection series: y=\"%s\" is no column of the results", column);
   double scale =
       vl_option_text(options, "unit", unit, sizeof(unit)) && strcmp(unit, "GiB") == 0 ? 0x1p-30 : 1;
-  RecordSet cells = vl_select_workload(&input->records, workload);
+  RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_ALL);
   qsort(cells.records, (size_t)cells.count, sizeof(*cells.records), compare_batches);
   Line lines[MAX_LINES];
-  int32_t count = lines_of(&cells, column, lines, out);
+  int32_t count = lines_of(&cells, column, lines, out), peers = 0;
+  for (int32_t j = 0; j < count; j++)
+    peers += vl_record_is_peer(lines[j].first);
+  if (peers == 0 && vl_option_text(options, "only", only, sizeof(only)) &&
+      strcmp(only, "beside-peers") == 0) {
+    snprintf(out->note, sizeof(out->note), "no cell of another engine (vramlab import).");
+    count = 0;
+  }
   name_lines(lines, count, out);
   double top = 0, right = 0, left = INFINITY;
-  fprintf(out->data, "# columns: recipe batch value low high\n");
+  fprintf(out->data, "# columns: name batch value low high\n");
   for (int32_t j = 0; j < count; j++) {
     for (int32_t i = 0; i < cells.count; i++) {
       const json_t *record = cells.records[i];
-      if (!on_line(&lines[j], record) || !is_plotted(record)) continue;
-      double low, high, value = value_of(record, column, scale), batch = (double)vl_record_batch(record);
-      interval_of(record, column, &low, &high);
+      if (!on_line(&lines[j], record) || !is_plotted(record) || is_repetition(&cells, i)) continue;
+      Estimate value = estimate_at(&cells, record, column, scale);
+      double batch = (double)vl_record_batch(record);
       vl_gnuplot_word(out->data, lines[j].name);
       fprintf(out->data, " %.9g ", batch);
-      vl_gnuplot_number(out->data, value);
+      vl_gnuplot_number(out->data, value.median);
       fputc(' ', out->data);
-      vl_gnuplot_number(out->data, low);
+      vl_gnuplot_number(out->data, value.low);
       fputc(' ', out->data);
-      vl_gnuplot_number(out->data, high);
+      vl_gnuplot_number(out->data, value.high);
       fputc('\n', out->data);
       right = fmax(right, batch);
       left = fmin(left, batch);
-      out->points += isfinite(value);
-      if (isfinite(value)) top = fmax(top, fmax(value, isfinite(high) ? high : value));
+      out->points += isfinite(value.median);
+      if (isfinite(value.median))
+        top = fmax(top, isfinite(value.high) ? fmax(value.high, value.median) : value.median);
     }
     fputs("\n\n", out->data);
   }
@@ -325,7 +366,7 @@ Status vl_select_categories(const PlotInput *input, const Workload *workload, co
                             FigureData *out) {
   char recipe[VL_RECIPE_BYTES] = "baseline";
   (void)vl_option_text(options, "recipe", recipe, sizeof(recipe));
-  RecordSet cells = vl_select_workload(&input->records, workload);
+  RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_OURS);
   qsort(cells.records, (size_t)cells.count, sizeof(*cells.records), compare_batches);
   int64_t last = -1;
   int32_t bars = 0;
@@ -428,7 +469,7 @@ Status vl_select_growth(const PlotInput *input, const Workload *workload, const 
   (void)vl_option_text(options, "recipe", recipe, sizeof(recipe));
   (void)vl_option_text(options, "fit_at_most", text, sizeof(text));
   double fit_at_most = strtod(text, NULL), top = 0, right = 0;
-  RecordSet cells = vl_select_workload(&input->records, workload);
+  RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_OURS);
   RecordSet chosen = growth_points(&cells, recipe);
   qsort(chosen.records, (size_t)chosen.count, sizeof(*chosen.records), compare_batches);
   GrowthPoint *points = vl_allocate(sizeof(GrowthPoint) * (size_t)(chosen.count + 1));

@@ -69,6 +69,8 @@ typedef struct ReportInput {
   const ClaimFile *claims;
   const FigureSet *figures;
 } ReportInput;
+/* The table of other engines beside ours, when the workload's cells have any. */
+void vl_report_peers(Document *document, const RecordSet *cells, const Workload *workload);
 Status vl_report_make(const ReportInput *input, Document **document) VL_CHECKED;
 
 /* color: ANSI emphasis; width: columns of the terminal. Only the first screen. */

@@ -98,8 +98,9 @@ static void add_parts(Document *document, const json_t *record) {
     order[at] = p;
   }
   const char *caption = vl_document_format(
-      document, "Where the %s GiB of %s go (at its peak, batch %lld)", gib(document, needed),
-      text_or(vl_record_text(record, "recipe"), "unnamed"), (long long)vl_record_batch(record));
+      document, "Where the %s GiB of %s go (at its peak, batch %lld%s)", gib(document, needed),
+      text_or(vl_record_text(record, "recipe"), "unnamed"), (long long)vl_record_batch(record),
+      vl_record_is_predicted(record) ? ", predicted" : "");
   Passage *passage = vl_document_add(document, PASSAGE_BARS, true, caption);
   vl_document_table(document, passage, columns, 3, known);
   for (int32_t r = 0; r < known; r++) {
@@ -212,7 +213,9 @@ static void cell_row(Document *document, const json_t *record, const char **cell
          spread = vl_record_real(record, "step_s_spread");
   bool timed = vl_record_has_status(record, "ok") && !vl_record_is_emulated(record);
   cells[0] = workload_name(document, record);
-  cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+  char name[VL_RECIPE_BYTES + 128];
+  vl_record_name(record, name, sizeof(name));
+  cells[1] = vl_document_format(document, "%s", name);
   if (batch >= 0) cells[2] = vl_document_format(document, "%lld", (long long)batch);
   cells[3] = vl_document_format(document, "%s", device);
   cells[4] = vl_document_format(document, "%s%s", vl_record_is_predicted(record) ? "predicted" : "measured",
@@ -223,9 +226,10 @@ static void cell_row(Document *document, const json_t *record, const char **cell
   cells[8] = gib(document, field_or_status(record, "peak_allocated_bytes"));
   cells[9] = gib(document, field_or_status(record, "peak_reserved_bytes"));
   cells[10] = gib(document, field_or_status(record, "peak_driver_bytes"));
-  if (timed && isfinite(step)) cells[11] = vl_document_format(document, "%.4g", step);
-  if (timed && isfinite(spread)) cells[12] = vl_document_format(document, "%.2g", spread);
-  if (timed && isfinite(speed)) cells[13] = vl_document_format(document, "%.2f", speed);
+  cells[11] = gib(document, field_or_status(record, "peak_step_bytes"));
+  if (timed && isfinite(step)) cells[12] = vl_document_format(document, "%.4g", step);
+  if (timed && isfinite(spread)) cells[13] = vl_document_format(document, "%.2g", spread);
+  if (timed && isfinite(speed)) cells[14] = vl_document_format(document, "%.2f", speed);
 }
 
 static void add_cells(Document *document, const ReportInput *input) {
@@ -233,8 +237,8 @@ static void add_cells(Document *document, const ReportInput *input) {
       {"workload", "", false},        {"recipe", "", false},        {"batch", "samples", true},
       {"device", "", false},          {"numbers are", "", false},   {"status", "", false},
       {"capacity", "GiB", true},      {"needed", "GiB", true},      {"peak allocated", "GiB", true},
-      {"peak reserved", "GiB", true}, {"peak driver", "GiB", true}, {"step, median", "s", true},
-      {"step, spread", "s", true},    {"samples", "1/s", true}};
+      {"peak reserved", "GiB", true}, {"peak driver", "GiB", true}, {"step memory", "GiB", true},
+      {"step, median", "s", true},    {"step, spread", "s", true},  {"samples", "1/s", true}};
   enum { COUNT = sizeof(columns) / sizeof(columns[0]) };
   vl_document_add(document, PASSAGE_HEADING, false, "All cells");
   Passage *passage =
@@ -354,7 +358,8 @@ static void add_provenance(Document *document, const ReportInput *input) {
   vl_document_add(
       document, PASSAGE_NOTE, false,
       "GiB is 2^30 bytes. Needed is the larger of the warm-up and the steady reserved peak, plus what "
-      "libraries hold: what decides whether it fits. Measured numbers come from a run, predicted ones "
+      "libraries hold: what decides whether it fits. Step memory is the driver's peak above the process with "
+      "weights and input ready. Measured numbers come from a run, predicted ones "
       "from the planner, which runs nothing; emulated cells stand in for hardware that is not there, "
       "and their speed is left out. n/a: not known.");
 }
@@ -425,7 +430,8 @@ static void add_place_and_next(Document *document, const ReportInput *input, con
 static void set_titles(Document *document, const ReportInput *input) {
   const char *suite = distinct(document, &input->records, "suite");
   const char *created = input->head != NULL ? vl_record_text(input->head, "created_utc") : NULL;
-  document->title = vl_document_format(document, "vramlab: %s", suite);
+  document->title =
+      vl_document_format(document, "vramlab: %s", strcmp(suite, "n/a") != 0 ? suite : "single runs");
   document->subtitle = vl_document_format(document, "%d records, %s", input->records.count,
                                           text_or(created, "of an unknown date"));
 }
@@ -438,10 +444,11 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   Comparison *comparison = vl_allocate(sizeof(*comparison)), *first = vl_allocate(sizeof(*first));
   if (count == 0) vl_document_add(document, PASSAGE_TEXT, true, "The store holds no finished cell.");
   for (int32_t w = 0; w < count; w++) {
-    RecordSet cells = vl_select_workload(&input->records, &workloads[w]);
+    RecordSet cells = vl_select_workload(&input->records, &workloads[w], ENGINES_ALL);
     vl_select_comparison(&cells, comparison);
     if (w == 0) *first = *comparison;
     if (comparison->count > 0) add_recipes(document, input, &workloads[w], comparison);
+    vl_report_peers(document, &cells, &workloads[w]);
     if (w == 0 && comparison->baseline != NULL) add_parts(document, comparison->baseline);
     free(cells.records);
   }

@@ -68,10 +68,11 @@ int32_t vl_select_workloads(const RecordSet *records, Workload *workloads) {
   return found;
 }
 
-RecordSet vl_select_workload(const RecordSet *records, const Workload *workload) {
+RecordSet vl_select_workload(const RecordSet *records, const Workload *workload, Engines engines) {
   RecordSet chosen = {.records = vl_allocate(sizeof(json_t *) * (size_t)(records->count + 1))};
   for (int32_t i = 0; i < records->count; i++) {
     Workload its = workload_of(records->records[i]);
+    if (engines == ENGINES_OURS && vl_record_is_peer(records->records[i])) continue;
     if (is_cell(records->records[i]) && same_workload(&its, workload))
       chosen.records[chosen.count++] = records->records[i];
   }
@@ -94,15 +95,86 @@ bool vl_same_device(const json_t *a, const json_t *b) {
   return left == NULL || right == NULL || strcmp(left, right) == 0;
 }
 
-/* ---- Comparison --------------------------------------------------------------------------------------------------- */
+/* ---- Engines -------------------------------------------------------------------------------------------------------- */
 
-static int32_t position_of(const Comparison *comparison, const char *recipe) {
-  for (int32_t i = 0; i < comparison->count; i++)
-    if (equal_texts(vl_record_text(comparison->rows[i], "recipe"), recipe)) return i;
-  return -1;
+bool vl_record_is_peer(const json_t *record) {
+  const char *engine = vl_record_text(record, "engine");
+  return engine != NULL && strcmp(engine, "vramlab") != 0;
 }
 
-/* All cells of `like`'s device and batch, the first ok one of each recipe. */
+void vl_record_name(const json_t *record, char *text, size_t size) {
+  const char *recipe = vl_record_text(record, "recipe"), *library = vl_record_text(record, "library");
+  if (recipe == NULL) recipe = "unnamed";
+  if (!vl_record_is_peer(record)) {
+    snprintf(text, size, "%s", recipe);
+    return;
+  }
+  if (library == NULL) library = vl_record_text(record, "engine");
+  /* The build behind the version's plus sign (+cpu, +cu130) is provenance, not a name. */
+  size_t version = strcspn(library, "+"), build = strcspn(library + version, " ");
+  bool named = strcmp(recipe, "baseline") != 0;
+  snprintf(text, size, "%.*s%s%s%s", (int)version, library, library + version + build, named ? " " : "",
+           named ? recipe : "");
+}
+
+bool vl_same_line(const json_t *a, const json_t *b) {
+  static const char *const paths[] = {"recipe", "engine"};
+  for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+    if (!equal_texts(vl_record_text(a, paths[i]), vl_record_text(b, paths[i]))) return false;
+  /* Ours has one configuration a recipe, and a cell that crashed does not know its library. */
+  return vl_same_device(a, b) &&
+         (!vl_record_is_peer(a) || equal_texts(vl_record_text(a, "library"), vl_record_text(b, "library")));
+}
+
+bool vl_same_cell(const json_t *a, const json_t *b) {
+  return vl_record_batch(a) == vl_record_batch(b) && vl_same_line(a, b) &&
+         vl_record_integer(a, "capacity_bytes") == vl_record_integer(b, "capacity_bytes");
+}
+
+double vl_select_median(const RecordSet *cells, const json_t *like, const char *column) {
+  double *values = vl_allocate(sizeof(double) * (size_t)(cells->count + 1));
+  int64_t count = 0;
+  for (int32_t i = 0; i < cells->count; i++) {
+    double value = vl_record_real(cells->records[i], column);
+    if (isfinite(value) && vl_record_has_status(cells->records[i], "ok") &&
+        vl_same_cell(cells->records[i], like))
+      values[count++] = value;
+  }
+  double median = vl_statistics_median(values, count);
+  free(values);
+  return median;
+}
+
+/* ---- Comparison --------------------------------------------------------------------------------------------------- */
+
+static int compare_steps(const void *a, const void *b) {
+  double left = vl_record_real(*(const json_t *const *)a, "step_s"),
+         right = vl_record_real(*(const json_t *const *)b, "step_s");
+  return (left > right) - (left < right);
+}
+
+/* Of a cell's repetitions that are ok the one of median step time, which has all its numbers from one run. */
+static const json_t *typical(const RecordSet *cells, const json_t *like) {
+  const json_t **repetitions = vl_allocate(sizeof(*repetitions) * (size_t)(cells->count + 1));
+  int32_t count = 0;
+  for (int32_t i = 0; i < cells->count; i++)
+    if (vl_same_cell(cells->records[i], like) && vl_record_has_status(cells->records[i], "ok"))
+      repetitions[count++] = cells->records[i];
+  if (count > 0 && isfinite(vl_record_real(repetitions[0], "step_s")))
+    qsort(repetitions, (size_t)count, sizeof(*repetitions), compare_steps);
+  const json_t *chosen = count > 0 ? repetitions[(count - 1) / 2] : like;
+  free(repetitions);
+  return chosen;
+}
+
+/* Adds a cell unless a repetition of it is there. */
+static void add_cell(const json_t **list, int32_t *count, const RecordSet *cells, const json_t *record) {
+  for (int32_t i = 0; i < *count; i++)
+    if (vl_same_cell(list[i], record)) return;
+  if (*count < VL_MAX_RECIPES) list[(*count)++] = typical(cells, record);
+}
+
+/* All cells of `like`'s device and batch. */
 static void gather(const RecordSet *cells, const json_t *like, Comparison *comparison) {
   memset(comparison, 0, sizeof(*comparison));
   comparison->batch = vl_record_batch(like);
@@ -110,13 +182,15 @@ static void gather(const RecordSet *cells, const json_t *like, Comparison *compa
     const json_t *record = cells->records[i];
     if (vl_record_batch(record) != comparison->batch || !vl_same_device(record, like)) continue;
     if (vl_record_integer(record, "capacity_bytes") > 0) continue;
-    int32_t at = position_of(comparison, vl_record_text(record, "recipe"));
-    if (at < 0 && comparison->count < VL_MAX_RECIPES) at = comparison->count++;
-    if (at < 0 || vl_record_has_status(comparison->rows[at], "ok")) continue;
-    comparison->rows[at] = record;
+    if (vl_record_is_peer(record))
+      add_cell(comparison->peers, &comparison->peer_count, cells, record);
+    else
+      add_cell(comparison->rows, &comparison->count, cells, record);
   }
-  int32_t at = position_of(comparison, "baseline");
-  if (at < 0) return;
+  int32_t at = 0;
+  while (at < comparison->count && !equal_texts(vl_record_text(comparison->rows[at], "recipe"), "baseline"))
+    at++;
+  if (at == comparison->count) return;
   const json_t *baseline = comparison->rows[at];
   memmove(&comparison->rows[1], &comparison->rows[0], sizeof(comparison->rows[0]) * (size_t)at);
   comparison->rows[0] = baseline;
@@ -129,7 +203,7 @@ static int64_t worth(const Comparison *comparison) {
   for (int32_t i = 0; i < comparison->count; i++)
     ran += vl_record_has_status(comparison->rows[i], "ok");
   if (ran == 0) return comparison->count > 0;
-  int64_t value = 2 + ran;
+  int64_t value = 2 + ran + comparison->peer_count;
   if (comparison->baseline != NULL) value += 1000;
   if (!vl_record_is_predicted(comparison->rows[0])) value += 10000;
   return value;
@@ -139,6 +213,7 @@ void vl_select_comparison(const RecordSet *cells, Comparison *comparison) {
   memset(comparison, 0, sizeof(*comparison));
   Comparison *candidate = vl_allocate(sizeof(*candidate));
   for (int32_t i = 0; i < cells->count; i++) {
+    if (vl_record_is_peer(cells->records[i])) continue;
     gather(cells, cells->records[i], candidate);
     int64_t its = worth(candidate), best = worth(comparison);
     if (its > best || (its == best && candidate->batch > comparison->batch)) *comparison = *candidate;

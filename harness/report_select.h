@@ -18,8 +18,19 @@ enum { VL_MAX_WORKLOADS = 16, VL_MAX_RECIPES = 64, VL_MAX_CAPACITIES = 4 };
 void vl_workload_text(const Workload *workload, char *text, size_t size);
 /* The workloads of cells, most cells first; at most VL_MAX_WORKLOADS. */
 int32_t vl_select_workloads(const RecordSet *records, Workload *workloads);
+/* Whose cells. */
+typedef enum Engines { ENGINES_OURS = 0, ENGINES_ALL } Engines;
 /* Cells (not other kinds) of a workload, in order. free() records. */
-RecordSet vl_select_workload(const RecordSet *records, const Workload *workload);
+RecordSet vl_select_workload(const RecordSet *records, const Workload *workload, Engines engines);
+/* A cell of another engine (vramlab import): shown beside ours, and never in the place of one. */
+bool vl_record_is_peer(const json_t *record);
+/* What a cell is called: its recipe; a peer its configuration, with its recipe unless that is the baseline:
+ * "PyTorch 2.14.1 compile channels-last malloc=keep amp=bf16". */
+void vl_record_name(const json_t *record, char *text, size_t size);
+/* Cells of one line in a figure: one recipe on one device, by one engine in one configuration. */
+bool vl_same_line(const json_t *a, const json_t *b);
+/* The same at one batch: repetitions of one cell. */
+bool vl_same_cell(const json_t *a, const json_t *b);
 /* What a cell ran on: "cpu (Example CPU 9000)", "plan:V100-32GB". */
 void vl_device_text(const json_t *record, char *text, size_t size);
 bool vl_same_device(const json_t *a, const json_t *b);
@@ -28,12 +39,17 @@ bool vl_record_is_predicted(const json_t *record);
 /* Samples one optimizer step sees; what recipes are compared at. */
 int64_t vl_record_batch(const json_t *record);
 
+/* A quantity of a cell, the median over its repetitions that are ok; NaN when none knows it. */
+double vl_select_median(const RecordSet *cells, const json_t *like, const char *column);
+
 /* Cells that differ in the recipe alone: one device, one batch. */
 typedef struct Comparison {
   int64_t batch;
-  const json_t *rows[VL_MAX_RECIPES]; /* one a recipe, the baseline first */
+  const json_t *rows[VL_MAX_RECIPES]; /* one a recipe, the baseline first; of repetitions the median one */
   int32_t count;
-  const json_t *baseline; /* the ok cell of recipe "baseline"; NULL: none */
+  const json_t *baseline;              /* the ok cell of recipe "baseline"; NULL: none */
+  const json_t *peers[VL_MAX_RECIPES]; /* other engines there, one a configuration */
+  int32_t peer_count;
 } Comparison;
 /* The group with the most recipes that ran: measured before predicted, with a baseline before without, the
  * larger batch of two equals. Cells under a capacity are left out. count 0: there are no cells. */

@@ -4,7 +4,8 @@
 unset key
 # One device, so all of them are predicted (hollow) or none.
 if (predicted) { set style fill empty border } else { set style fill solid 0.9 border linecolor rgb "#404040" }
-array fills[2] = [0x7a7a7a, 0x0072b2]
+# The baseline, recipes, other engines.
+array fills[3] = [0x7a7a7a, 0x0072b2, 0xd55e00]
 set yrange [rows - 0.4:-0.6]
 set border 1
 set ytics scale 0 textcolor rgb "#101010"
@@ -14,7 +15,7 @@ set multiplot
 set lmargin at screen 0.30
 set rmargin at screen (timed ? 0.62 : 0.97)
 set bmargin at screen 65.0 / height
-set xlabel "needed memory (GiB)"
+set xlabel (peers > 0 ? "memory of the step (GiB)" : "needed memory (GiB)")
 set xrange [0:memory_max]
 # A row without a value says why (columns 8 to 14 hold what is drawn: 0 and a word there).
 plot dat using (0):1:(0):8:($1 - 0.34):($1 + 0.34):(fills[$15]):ytic(2) with boxxyerror linecolor rgb variable, \

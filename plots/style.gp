@@ -25,7 +25,12 @@ set linetype 5 linecolor rgb "#e69f00" linewidth 2 pointtype 11
 set linetype 6 linecolor rgb "#56b4e9" linewidth 2 pointtype 15
 set linetype 7 linecolor rgb "#7a7a7a" linewidth 2 pointtype 7
 set linetype 8 linecolor rgb "#332288" linewidth 2 pointtype 5
-set linetype cycle 8
+# Other engines' lines.
+set linetype 9 linecolor rgb "#101010" linewidth 2
+set linetype 10 linecolor rgb "#a0522d" linewidth 2
+set linetype 11 linecolor rgb "#b0006a" linewidth 2
+set linetype 12 linecolor rgb "#5a6b00" linewidth 2
+set linetype cycle 12
 set border 3 linecolor rgb "#707070"
 set tics nomirror out textcolor rgb "#303030"
 set grid ytics linetype 1 linecolor rgb "#e2e2e2" linewidth 1 dashtype 1

@@ -134,9 +134,21 @@ class Import(ProgramTest):
                          (1200000000, 20.5, "amp=bf16", PEER["losses"]))
         self.assertEqual(peer["library"], "PyTorch 2.14.1 eager channels-last malloc=keep")
 
+    def test_both_engines_are_reported_with_their_ratios(self):
+        ours = strict_json(self.run_program("plan", *SMALL, "--recipe", "amp=bf16", "--json").stdout)
+        ours.update(settings=None, device="cpu", provenance="measured", micro_batch=16, global_batch=16, threads=2,
+                    samples_per_s=41.0, step_s=0.39, peak_step_bytes=600000000)
+        for record in (ours, PEER):
+            self.give(json.dumps(record), "--store", "store")
+        for form in ("term", "md", "html"):
+            shown = self.run_program("report", "store", "--format", form, "--output", f"report.{form}")
+            text = (self.folder / f"report.{form}").read_text(encoding="utf-8")
+            for part in ("PyTorch 2.14.1 eager", "beside other engines", "torch", "0.50", "2.00", "41.00", "20.50"):
+                self.assertIn(part, text, shown.stderr)
+
     def test_what_is_neither_is_refused_and_nothing_made(self):
         for text in ("", "{", "[]", "{}", json.dumps({**PEER, "samples_per_s": "fast"}),
-                     json.dumps({**PEER, "case": "resnet51"})):
+                     json.dumps({**PEER, "case": "resnet51"}), json.dumps({**PEER, "groups": 4})):
             self.assertIn("vramlab: ", self.give(text, "--store", "store", code=2).stderr)
         self.assertFalse((self.folder / "store").exists())
         self.give("{}", code=2)

@@ -95,6 +95,54 @@ json_t *synthetic_max_batch(const char *suite, const char *recipe, int64_t capac
                    "predicted", "capacity_bytes", (json_int_t)capacity_bytes, "batch", (json_int_t)batch);
 }
 
+json_t *synthetic_peer(const SyntheticPeer *peer) {
+  Synthetic cell = {.recipe = peer->recipe,
+                    .preserves = "bitwise",
+                    .batch = 16,
+                    .activation_bytes = 105e6,
+                    .samples_per_s = peer->samples_per_s,
+                    .loss_shift = -1};
+  json_t *record = synthetic_record(&cell);
+  static const char *const unknown[] = {"hardware", "needed_bytes", "peak_by_category", "suite"};
+  for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
+    json_object_set_new(record, unknown[i], json_null());
+  json_object_set_new(record, "engine", json_string("torch"));
+  json_object_set_new(record, "library", json_string(peer->configuration));
+  json_object_set_new(record, "samples_per_s", json_real(peer->samples_per_s));
+  json_object_set_new(record, "peak_step_bytes", json_integer(peer->step_bytes));
+  json_object_set_new(record, "repeat", json_integer(peer->repeat));
+  return record;
+}
+
+void synthetic_beside_peers(SyntheticSet *set) {
+  static const char *const recipes[2] = {"stack=vramlab recompute=norm update=in-backward",
+                                         "stack=vramlab amp=bf16 recompute=norm update=in-backward"};
+  for (int64_t repeat = 0; repeat < 3; repeat++)
+    for (int precision = 0; precision < 2; precision++) {
+      /* The machine's mood: it slows all three runs of a repetition. */
+      double speed = (precision == 0 ? 12 : 24) / (1 + 0.5 * (double)repeat);
+      Synthetic ours = {.recipe = recipes[precision],
+                        .preserves = "tolerance",
+                        .batch = 16,
+                        .activation_bytes = 50e6,
+                        .samples_per_s = speed};
+      json_t *record = synthetic_record(&ours);
+      json_object_set_new(record, "suite", json_null());
+      json_object_set_new(record, "samples_per_s", json_real(speed * 1.25));
+      json_object_set_new(record, "peak_step_bytes", json_integer((int64_t)3 << 28));
+      json_object_set_new(record, "repeat", json_integer(repeat));
+      synthetic_add(set, record);
+      SyntheticPeer peer = {precision == 0 ? "baseline" : "amp=bf16",
+                            "PyTorch 2.14.1+cu130 compile channels-last malloc=keep", speed, (int64_t)2 << 30,
+                            repeat};
+      synthetic_add(set, synthetic_peer(&peer));
+      peer.configuration = "PyTorch 2.14.1+cu130 eager malloc=huge";
+      peer.samples_per_s = speed * 0.75;
+      peer.step_bytes = (int64_t)1 << 30;
+      synthetic_add(set, synthetic_peer(&peer));
+    }
+}
+
 void synthetic_add(SyntheticSet *set, json_t *record) { set->owned[set->count++] = record; }
 
 void synthetic_clear(SyntheticSet *set) {

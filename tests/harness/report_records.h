@@ -22,6 +22,15 @@ json_t *synthetic_record(const Synthetic *cell);
 /* A max-batch record. */
 json_t *synthetic_max_batch(const char *suite, const char *recipe, int64_t capacity_bytes, int64_t batch);
 
+/* What `vramlab import` makes of a run of another engine at batch 16: no needed_bytes, and losses of its own.
+ */
+typedef struct SyntheticPeer {
+  const char *recipe, *configuration;
+  double samples_per_s;
+  int64_t step_bytes, repeat;
+} SyntheticPeer;
+json_t *synthetic_peer(const SyntheticPeer *peer);
+
 /* A list of owned records, and the set that borrows them. */
 typedef struct SyntheticSet {
   json_t *owned[256];
@@ -33,6 +42,9 @@ void synthetic_clear(SyntheticSet *set);
  */
 void synthetic_quick(SyntheticSet *set);
 void synthetic_growth(SyntheticSet *set);
+/* Ours in fp32 and bf16 beside two configurations of PyTorch in each, three repetitions of all: of every
+ * repetition the same ratios, whatever its speed. */
+void synthetic_beside_peers(SyntheticSet *set);
 /* Events of one step of a small network. Returns the count; at most capacity. */
 int64_t synthetic_timeline(TimelineEvent *events, int64_t capacity);
 

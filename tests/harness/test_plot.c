@@ -83,9 +83,10 @@ static void every_figure_of_a_growth_store(void **state) {
   SyntheticSet set = {.count = 0};
   synthetic_growth(&set);
   FigureSet figures = draw(&set, NULL, "png svg pdf");
-  assert_int_equal(figures.count, 6);
+  assert_int_equal(figures.count, 7);
   for (int32_t i = 0; i < figures.count; i++) {
-    bool expected = strcmp(figures.figures[i].name, "timeline") != 0;
+    bool expected = strcmp(figures.figures[i].name, "timeline") != 0 &&
+                    strcmp(figures.figures[i].name, "step-memory") != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
     static const char *const endings[] = {"gp", "dat", "png", "svg", "pdf"};
     for (size_t e = 0; e < 5; e++)
@@ -218,6 +219,48 @@ static void many_long_recipes_stay_apart(void **state) {
   synthetic_clear(&set);
 }
 
+/* Other engines have bars and lines of their own, one for all repetitions, and are nobody's baseline. */
+static void peers_are_drawn_beside_ours(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_beside_peers(&set);
+  FigureSet figures = draw(&set, NULL, "png svg pdf");
+  for (int32_t i = 0; i < figures.count; i++) {
+    const char *name = figures.figures[i].name;
+    bool expected =
+        strcmp(name, "categories") != 0 && strcmp(name, "growth") != 0 && strcmp(name, "timeline") != 0;
+    assert_int_equal(figures.figures[i].drawn, expected);
+  }
+  char *text = contents("recipes", "dat");
+  /* Step memory and speed of the median repetition; colour 2 is ours, 3 a peer's. */
+  assert_non_null(strstr(text, "update=in-backward\" 0.75 10 "));
+  assert_non_null(strstr(text, "\"PyTorch 2.14.1 compile\\nchannels-last malloc=keep\" 2 8 "));
+  assert_non_null(strstr(text, "\"PyTorch 2.14.1 compile\\nchannels-last malloc=keep\\namp=bf16\" 2 16 "));
+  assert_non_null(strstr(text, "\"16.0\" 3\n"));
+  assert_non_null(strstr(text, "\"20.0\" 2\n"));
+  free(text);
+  text = contents("step-memory", "dat");
+  const char *line = strstr(text, "\"PyTorch 2.14.1 eager malloc=huge\" 16 1 ");
+  assert_non_null(line);
+  assert_null(strstr(line + 1, "\"PyTorch 2.14.1 eager malloc=huge\" 16 "));
+  free(text);
+  text = contents("throughput", "gp");
+  double colours[6], points[6];
+  assert_int_equal(array_of(text, "colours", colours, 6), 6);
+  assert_int_equal(array_of(text, "points", points, 6), 6);
+  for (int32_t i = 0; i < 6; i++) {
+    bool peer = i != 0 && i != 3;
+    assert_int_equal(colours[i] > 8, peer);
+    assert_int_equal(points[i] < 4, peer);
+  }
+  free(text);
+  /* The needed memory of a peer is not known. */
+  text = contents("needed", "dat");
+  assert_null(strstr(text, "PyTorch"));
+  free(text);
+  synthetic_clear(&set);
+}
+
 static void data_do_not_depend_on_the_locale_i4(void **state) {
   (void)state;
   SyntheticSet set = {.count = 0};
@@ -333,6 +376,7 @@ int main(void) {
       cmocka_unit_test(degenerate_data_i8),
       cmocka_unit_test(names_are_text),
       cmocka_unit_test(many_long_recipes_stay_apart),
+      cmocka_unit_test(peers_are_drawn_beside_ours),
       cmocka_unit_test(data_do_not_depend_on_the_locale_i4),
       cmocka_unit_test(unknown_names_are_refused),
       cmocka_unit_test(timeline_bands_sum_to_allocated),

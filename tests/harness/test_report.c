@@ -151,6 +151,35 @@ static void claims_stand_with_original_numbers_and_command(void **state) {
   synthetic_clear(&set);
 }
 
+/* Another engine stands beside ours with its ratios, by hand: 1.25 of the fastest's speed in every
+ * repetition, 0.75 of the leanest's GiB. Its run without options is not our baseline, nor are its losses ours
+ * to keep. */
+static void peers_stand_beside_ours_with_ratios(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_beside_peers(&set);
+  Rendered rendered = render(&set, "");
+  assert_in_all(&rendered, "resnet50 beside other engines, measured on cpu (Example CPU 9000, 2 cores)");
+  assert_in_all(&rendered, "PyTorch 2.14.1 compile");
+  static const char *const rows[] = {
+      "| stack=vramlab recompute=norm update=in-backward | vramlab | 16 | 0.75 | 0.75 | 10.00 | 1.25 |",
+      "| PyTorch 2.14.1 compile channels-last malloc=keep | torch | 16 | 2.00 | 2.00 | 8.00 | 1.00 |",
+      "| PyTorch 2.14.1 eager malloc=huge | torch | 16 | 1.00 | 1.00 | 6.00 | 0.75 |",
+      "| stack=vramlab amp=bf16 recompute=norm update=in-backward | vramlab | 16 | 0.75 | 0.75 | 20.00 | "
+      "1.25 |",
+      "| PyTorch 2.14.1 eager malloc=huge amp=bf16 | torch | 16 | 1.00 | 1.00 | 12.00 | 0.75 |"};
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+    if (strstr(rendered.text[MARKDOWN], rows[i]) == NULL)
+      fail_msg("no row %s in\n%s", rows[i], rendered.text[MARKDOWN]);
+  for (int f = 0; f < FORMATS; f++) {
+    assert_null(strstr(rendered.text[f], "BROKEN"));
+    assert_null(strstr(rendered.text[f], "of baseline go"));
+  }
+  assert_well_formed(rendered.text[HTML]);
+  clear(&rendered);
+  synthetic_clear(&set);
+}
+
 /* ---- Unknown, failed, emulated ----------------------------------------------------------------------------------------- */
 
 static Synthetic cell_of(const char *recipe, const char *preserves, double shift) {
@@ -265,11 +294,13 @@ static void every_numeric_column_has_one_unit_a6(void **state) {
   (void)state;
   SyntheticSet set = {.count = 0};
   synthetic_quick(&set);
+  synthetic_beside_peers(&set);
   ReportInput input = {.records = {.records = (const json_t **)set.owned, .count = set.count},
                        .directory = ""};
   Document *document = NULL;
   assert_int_equal(vl_report_make(&input, &document).code, VL_OK);
-  static const char *const units[] = {"GiB", "MiB", "%", "1/s", "x baseline", "samples", "s"};
+  static const char *const units[] = {"GiB",     "MiB", "%",         "1/s",      "x baseline",
+                                      "samples", "s",   "x leanest", "x fastest"};
   int32_t columns = 0;
   for (int32_t p = 0; p < document->count; p++)
     for (int32_t c = 0; c < document->passages[p].column_count; c++) {
@@ -360,6 +391,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(numbers_agree_between_formats),
       cmocka_unit_test(saved_and_speed_are_against_the_baseline),
+      cmocka_unit_test(peers_stand_beside_ours_with_ratios),
       cmocka_unit_test(claims_stand_with_original_numbers_and_command),
       cmocka_unit_test(unknown_is_na_and_never_zero),
       cmocka_unit_test(an_empty_store_is_said),
