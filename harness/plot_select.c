@@ -96,7 +96,7 @@ typedef struct Line {
   int colour; /* by recipe, so that measured and predicted of one recipe share it; peers have their own */
 } Line;
 
-enum { MAX_LINES = 24, MAX_MARKS = 64 };
+enum { MAX_LINES = 24, MAX_MARKS = 64, MARK_ROWS = 8 };
 
 static const char *recipe_of(const json_t *record) {
   const char *recipe = vl_record_text(record, "recipe");
@@ -225,19 +225,26 @@ static void write_lines(FILE *out, const Line *lines, int32_t count) {
   fputs("]\n", out);
 }
 
-/* A cell that did not run says so where it would have stood: arrays of labels. */
-static void write_marks(const RecordSet *cells, const Line *lines, int32_t count, double top, FILE *out) {
+/* A cell that did not run says so at its batch, above all that is drawn, each line's in a row of its own:
+ * arrays of labels. Returns where the axis ends, with room for them. */
+static double write_marks(const RecordSet *cells, const Line *lines, int32_t count, double top, FILE *out) {
   const json_t *marked[MAX_MARKS];
-  int32_t line_of[MAX_MARKS], marks = 0;
-  for (int32_t j = 0; j < count; j++)
+  int32_t line_of[MAX_MARKS], row_of[MAX_MARKS], marks = 0, rows = 0;
+  for (int32_t j = 0; j < count; j++) {
+    int32_t before = marks;
     for (int32_t i = 0; i < cells->count && marks < MAX_MARKS; i++) {
       const json_t *record = cells->records[i];
       if (!on_line(&lines[j], record) || !is_plotted(record) || vl_record_has_status(record, "ok")) continue;
       line_of[marks] = j;
+      row_of[marks] = rows % MARK_ROWS;
       marked[marks++] = record;
     }
+    rows += marks > before;
+  }
+  double ceiling = top > 0 ? top * 1.15 : 1;
   fprintf(out, "marks = %d\n", marks);
-  if (marks == 0) return;
+  if (marks == 0) return ceiling;
+  ceiling = fmax(ceiling, top / (0.94 - 0.05 * (rows < MARK_ROWS ? rows : MARK_ROWS)));
   fprintf(out, "array mark_texts[%d] = [", marks);
   for (int32_t m = 0; m < marks; m++) {
     const char *status = vl_record_text(marked[m], "status");
@@ -249,11 +256,12 @@ static void write_marks(const RecordSet *cells, const Line *lines, int32_t count
     fprintf(out, "%s%lld", m > 0 ? ", " : "", (long long)vl_record_batch(marked[m]));
   fprintf(out, "]\narray mark_y[%d] = [", marks);
   for (int32_t m = 0; m < marks; m++)
-    fprintf(out, "%s%.9g", m > 0 ? ", " : "", top * (0.97 - 0.05 * (double)(line_of[m] % 8)));
+    fprintf(out, "%s%.9g", m > 0 ? ", " : "", ceiling * (0.97 - 0.05 * row_of[m]));
   fprintf(out, "]\narray mark_colours[%d] = [", marks);
   for (int32_t m = 0; m < marks; m++)
     fprintf(out, "%s%d", m > 0 ? ", " : "", colour_of(&lines[line_of[m]]));
   fputs("]\n", out);
+  return ceiling;
 }
 
 static int compare_batches(const void *a, const void *b) {
@@ -331,9 +339,8 @@ Status vl_select_series(const PlotInput *input, const Workload *workload, const 
     }
     fputs("\n\n", out->data);
   }
-  double ceiling = top > 0 ? top * 1.15 : 1;
   write_lines(out->variables, lines, count);
-  write_marks(&cells, lines, count, ceiling, out->variables);
+  double ceiling = write_marks(&cells, lines, count, top, out->variables);
   out->sparse = left >= right;
   /* A single batch stands in the middle. */
   fprintf(out->variables, "xmax = %.9g\nymax = %.9g\n", right > 0 ? right * (out->sparse ? 2 : 1.04) : 1,

@@ -78,6 +78,23 @@ static char *contents(const char *name, const char *ending) {
   return text;
 }
 
+/* Numbers of "array NAME[n] = [...]" in a figure's file; returns n. */
+static int32_t array_of(const char *text, const char *name, double *values, int32_t capacity) {
+  char start[64];
+  snprintf(start, sizeof(start), "array %s[", name);
+  const char *at = strstr(text, start);
+  assert_non_null(at);
+  int32_t count = (int32_t)strtol(at + strlen(start), NULL, 10);
+  assert_true(count <= capacity);
+  at = strchr(at, '=');
+  for (int32_t i = 0; i < count; i++) {
+    char *end = NULL;
+    values[i] = strtod(at + strcspn(at, "-0123456789"), &end);
+    at = end;
+  }
+  return count;
+}
+
 static void every_figure_of_a_growth_store(void **state) {
   (void)state;
   SyntheticSet set = {.count = 0};
@@ -98,6 +115,12 @@ static void every_figure_of_a_growth_store(void **state) {
   free(text);
   text = contents("needed", "gp");
   assert_non_null(strstr(text, "array mark_texts[2] = ['OOM', 'skipped']\narray mark_x[2] = [192, 256]"));
+  /* They stand above every point. */
+  double marks[2], top = 0;
+  assert_int_equal(array_of(text, "mark_y", marks, 2), 2);
+  for (int32_t i = 0; i < set.count; i++)
+    top = fmax(top, (double)vl_record_integer(set.owned[i], "needed_bytes") * 0x1p-30);
+  assert_true(marks[0] > top && marks[1] > top);
   free(text);
   synthetic_clear(&set);
 }
@@ -172,23 +195,6 @@ static void names_are_text(void **state) {
   assert_true(figures.figures[0].drawn);
   assert_false(exists("run", "dat"));
   synthetic_clear(&set);
-}
-
-/* Numbers of "array NAME[n] = [...]" in a figure's file; returns n. */
-static int32_t array_of(const char *text, const char *name, double *values, int32_t capacity) {
-  char start[64];
-  snprintf(start, sizeof(start), "array %s[", name);
-  const char *at = strstr(text, start);
-  assert_non_null(at);
-  int32_t count = (int32_t)strtol(at + strlen(start), NULL, 10);
-  assert_true(count <= capacity);
-  at = strchr(at, '=');
-  for (int32_t i = 0; i < count; i++) {
-    char *end = NULL;
-    values[i] = strtod(at + strcspn(at, "-0123456789"), &end);
-    at = end;
-  }
-  return count;
 }
 
 /* As many long recipes as one figure holds: it is drawn in every format, and no two lines look alike. */
