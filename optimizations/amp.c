@@ -47,9 +47,9 @@ static DType widest_or_low(const Node *node, DType low) {
 
 static Status lower_node(Casts *casts, Node *node, DType low) {
   switch (node->op->precision) {
-  case PRECISION_LOW: /* operands; a bias may stay fp32 */
+  case PRECISION_LOW: /* operands; a bias may stay fp32, and attention's mask does */
     VL_TRY(cast_input(casts, node, 0, low));
-    VL_TRY(cast_input(casts, node, 1, low));
+    if (strcmp(node->op->name, "attention") != 0) VL_TRY(cast_input(casts, node, 1, low));
     if (strcmp(node->op->name, "matmul") == 0) node->params.dtype = low;
     break;
   case PRECISION_FP32:

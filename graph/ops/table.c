@@ -32,6 +32,8 @@ static const Op *const ops[] = {
     &op_transpose,
     &op_slice,
     &op_pad,
+    &op_attention,
+    &op_attention_backward,
     &op_dropout,
     &op_softmax_cross_entropy,
     &op_softmax_cross_entropy_backward,

@@ -3,6 +3,7 @@
  * Whether it is kept depends on its place in the logical sample: word(key, sample, channel * spatial + place)
  * of base.h, whose top 24 bits are compared with rate. Philox blocks hold four neighbouring elements of a
  * channel, so words are drawn along space, a channel at a time, and put where the layout has them. */
+#include "kernels/cpu/random.h"
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
@@ -16,41 +17,6 @@ typedef struct Mask {
   uint32_t threshold; /* kept when the top 24 bits are at least this */
   float scale;
 } Mask;
-
-/* vl_philox for `count` blocks from `first` on; a multiple of four words of each is written in order. */
-VECTOR_CLONES
-static void draw_blocks(uint64_t key, uint64_t sample, uint64_t first, int64_t count,
-                        uint32_t *restrict words) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; i++) {
-    uint64_t block = first + (uint64_t)i;
-    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
-    uint32_t c2 = (uint32_t)sample, c3 = (uint32_t)(sample >> 32);
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; round++) {
-      uint64_t product0 = UINT64_C(0xD2511F53) * c0, product1 = UINT64_C(0xCD9E8D57) * c2;
-      c0 = (uint32_t)(product1 >> 32) ^ c1 ^ k0;
-      c1 = (uint32_t)product1;
-      c2 = (uint32_t)(product0 >> 32) ^ c3 ^ k1;
-      c3 = (uint32_t)product0;
-      k0 += 0x9E3779B9U;
-      k1 += 0xBB67AE85U;
-    }
-    words[4 * i] = c0;
-    words[4 * i + 1] = c1;
-    words[4 * i + 2] = c2;
-    words[4 * i + 3] = c3;
-  }
-}
-
-/* The words of elements [first, first + count) of a sample; returns the first's place in words, which holds
- * count + 6 at most. */
-static const uint32_t *draw(uint64_t key, uint64_t sample, int64_t first, int64_t count, uint32_t *words) {
-  int64_t begin = first / 4, end = (first + count + 3) / 4;
-  draw_blocks(key, sample, (uint64_t)begin, end - begin, words);
-  return words + first % 4;
-}
 
 VECTOR_CLONES
 static void apply(float *y, const float *x, const uint32_t *restrict words, int64_t count, Mask mask) {
@@ -70,7 +36,7 @@ static void drop_dense(Mask mask, int64_t first_sample, int64_t per_sample, Vect
     int64_t sample = i / per_sample, element = i % per_sample, count = elements.end - i;
     if (count > per_sample - element) count = per_sample - element;
     if (count > VECTOR_TILE) count = VECTOR_TILE;
-    const uint32_t *drawn = draw(mask.key, (uint64_t)(first_sample + sample), element, count, words);
+    const uint32_t *drawn = random_words(mask.key, (uint64_t)(first_sample + sample), element, count, words);
     const float *from = vector_read(x, i, count, buffer[0]);
     float *to = vector_target(y, i, buffer[1]);
     apply(to, from, drawn, count, mask);
@@ -93,8 +59,8 @@ static void draw_patch(const ChannelView *view, Mask mask, int64_t first_sample,
   int64_t lanes = patch->lanes.end - patch->lanes.begin, places = patch->places.end - patch->places.begin;
   for (int64_t lane = 0; lane < lanes; lane++) {
     int64_t channel = patch->block * view->block + patch->lanes.begin + lane;
-    const uint32_t *along = draw(mask.key, (uint64_t)(first_sample + patch->sample),
-                                 channel * view->spatial + patch->places.begin, places, drawn);
+    const uint32_t *along = random_words(mask.key, (uint64_t)(first_sample + patch->sample),
+                                         channel * view->spatial + patch->places.begin, places, drawn);
     for (int64_t place = 0; place < places; place++)
       words[place * lanes + lane] = along[place];
   }

@@ -2,6 +2,7 @@
 #include "kernels/cpu/cpu.h"
 #include <string.h>
 
+extern const CpuOp cpu_op_attention, cpu_op_attention_backward;
 extern const CpuOp cpu_op_cast, cpu_op_conv, cpu_op_conv_backward_data, cpu_op_conv_backward_weights,
     cpu_op_copy, cpu_op_linear, cpu_op_matmul;
 
@@ -15,6 +16,8 @@ extern const CpuOp cpu_op_add, cpu_op_avg_pool, cpu_op_avg_pool_backward, cpu_op
 
 static const CpuOp *const ops[] = {
     &cpu_op_add,
+    &cpu_op_attention,
+    &cpu_op_attention_backward,
     &cpu_op_avg_pool,
     &cpu_op_avg_pool_backward,
     &cpu_op_batch_norm_apply,

@@ -63,6 +63,19 @@ static Status build_elementwise(Graph *graph, Tensor **x) {
   return unary(graph, "global_avg_pool", NULL, x);
 }
 
+/* (2, 3, 4) as a token of queries, keys and values. */
+static Status build_attention(Graph *graph, Tensor **x) {
+  VL_TRY(unary(graph, "reshape", &(OpParams){.shape = {2, 1, 3, 2, 2}, .rank = 5}, x));
+  vl_graph_set_scope(graph, "attention");
+  Tensor *mask = input(graph, "mask", DTYPE_F32, 2, (int64_t[]){2, 1});
+  OpParams params = {.alpha = 0.1, .rate = 0.1, .random_scope = "attention.dropout"};
+  Node *node;
+  VL_TRY(vl_graph_add(graph, "attention", &params, (Tensor *[]){*x, mask}, 2, &node));
+  *x = node->outputs[0];
+  VL_TRY(unary(graph, "reshape", &(OpParams){.shape = {2, 1, 4}, .rank = 3}, x));
+  return unary(graph, "broadcast", &(OpParams){.shape = {2, 3, 4}, .rank = 3}, x);
+}
+
 /* (2, 4) there and back through every op that moves values. */
 static Status build_moves(Graph *graph, Tensor **x) {
   VL_TRY(unary(graph, "cast", &(OpParams){.dtype = DTYPE_BF16}, x));
@@ -71,6 +84,7 @@ static Status build_moves(Graph *graph, Tensor **x) {
   VL_TRY(unary(graph, "pad", &(OpParams){.start = {0, 1}, .shape = {2, 4}, .rank = 2}, x));
   VL_TRY(unary(graph, "reshape", &(OpParams){.shape = {2, 1, 4}, .rank = 3}, x));
   VL_TRY(unary(graph, "broadcast", &(OpParams){.shape = {2, 3, 4}, .rank = 3}, x));
+  VL_TRY(build_attention(graph, x));
   Tensor *other = *x;
   VL_TRY(unary(graph, "transpose", &(OpParams){.axes = {0, 2, 1}}, &other));
   vl_graph_set_scope(graph, "product");

@@ -224,6 +224,45 @@ static void dropout_is_its_own_gradient(void **state) {
   vl_program_destroy(&program);
 }
 
+/* What backward of attention reads: the result and the logarithm of each row's sum, no probabilities. */
+static void attention_saves_no_probabilities(void **state) {
+  (void)state;
+  Graph *graph = vl_graph_create("attention");
+  Tensor *qkv = parameter(graph, "qkv", DTYPE_BF16, 5, (int64_t[]){2, 7, 3, 4, 5});
+  Tensor *mask = vl_graph_tensor(graph, "mask", ROLE_INPUT, DTYPE_F32, 2, (int64_t[]){2, 7});
+  OpParams params = {.alpha = 0.5, .rate = 0.25, .random_scope = "layer.mask"};
+  Node *node;
+  vl_graph_set_scope(graph, "layer");
+  expect_ok(vl_graph_add(graph, "attention", &params, (Tensor *[]){qkv, mask}, 2, &node));
+  Program program = summed(graph, node->outputs[0], DTYPE_F32);
+  expect_ok(vl_program_differentiate(&program));
+  expect_gradients(&program, 1);
+  const Node *backward = backward_node(graph, "attention_backward", 0);
+  Tensor *expected[] = {qkv, node->outputs[0], node->outputs[1], mask};
+  for (int32_t i = 0; i < 4; i++)
+    assert_ptr_equal(backward->inputs[1 + i], expected[i]);
+  assert_true(backward->params.rate == 0.25 && backward->params.alpha == 0.5);
+  assert_string_equal(backward->params.random_scope, "layer.mask");
+  /* bf16: y; f32: lse and the mask; qkv is a parameter here. */
+  assert_int_equal(vl_program_saved_bytes(&program), 2 * 2 * 7 * 4 * 5 + 4 * 2 * 4 * 7 + 4 * 2 * 7);
+  vl_program_destroy(&program);
+}
+
+static void attention_has_no_gradient_of_its_mask(void **state) {
+  (void)state;
+  Graph *graph = vl_graph_create("attention");
+  Tensor *qkv = parameter(graph, "qkv", DTYPE_F32, 5, (int64_t[]){2, 7, 3, 4, 5});
+  Tensor *mask = parameter(graph, "mask", DTYPE_F32, 2, (int64_t[]){2, 7});
+  Node *node;
+  vl_graph_set_scope(graph, "layer");
+  expect_ok(vl_graph_add(graph, "attention", NULL, (Tensor *[]){qkv, mask}, 2, &node));
+  Program program = summed(graph, node->outputs[0], DTYPE_F32);
+  Status status = vl_program_differentiate(&program);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "attention in layer: no gradient of the mask"));
+  vl_program_destroy(&program);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(conv_and_linear_keep_the_order_asked_for),
@@ -233,6 +272,8 @@ int main(void) {
       cmocka_unit_test(casts_are_undone),
       cmocka_unit_test(moves_are_undone),
       cmocka_unit_test(dropout_is_its_own_gradient),
+      cmocka_unit_test(attention_saves_no_probabilities),
+      cmocka_unit_test(attention_has_no_gradient_of_its_mask),
   };
   return cmocka_run_group_tests_name("graph_gradients", tests, NULL, NULL);
 }

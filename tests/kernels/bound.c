@@ -1,4 +1,5 @@
 /* How far a kernel may be from the reference; README.md derives the form, here are the numbers of each op. */
+#include "tests/kernels/bound.h"
 #include "tests/kernels/compare.h"
 #include "tests/reference/reference.h"
 #include <math.h>
@@ -8,7 +9,7 @@
 static const double f32_roundoff = 0x1p-24;
 static const double function_roundings = 8.0; /* erf, exp, log, and the factors around them */
 
-static double roundoff_of(DType dtype) {
+double roundoff_of(DType dtype) {
   switch (dtype) {
   case DTYPE_F32: return 0x1p-24;
   case DTYPE_BF16: return 0x1p-8;
@@ -18,8 +19,7 @@ static double roundoff_of(DType dtype) {
   }
 }
 
-/* c for a sum of `terms`. */
-static double sum_roundings(int64_t terms) { return fmin((double)terms, 8.0 * sqrt((double)terms)); }
+double sum_roundings(int64_t terms) { return fmin((double)terms, 8.0 * sqrt((double)terms)); }
 
 static int64_t product_of(const int64_t *sizes, int64_t first, int64_t last) {
   int64_t product = 1;
@@ -327,5 +327,7 @@ Status bound_outputs(const Node *node, double *const *inputs, double *const *out
       return linear_bounds(&linear_ops[i], node, inputs, outputs, bounds, context);
     }
   }
+  if (strcmp(name, "attention") == 0 || strcmp(name, "attention_backward") == 0)
+    return attention_bounds(node, inputs, outputs, bounds, context), vl_ok();
   return vl_error(VL_UNSUPPORTED, "no bound is written for op '%s'; add it to tests/kernels/bound.c", name);
 }

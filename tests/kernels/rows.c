@@ -22,6 +22,11 @@
   {                                                                                                          \
     .kind = OPERAND_STATE, .values = VALUES_POSITIVE, .shape = { __VA_ARGS__ }                               \
   }
+/* Scores' mask: like STATE, of both signs. */
+#define STATE_SIGNED(...)                                                                                    \
+  {                                                                                                          \
+    .kind = OPERAND_STATE, .shape = { __VA_ARGS__ }                                                          \
+  }
 #define LABELS(samples, classes)                                                                             \
   { .kind = OPERAND_LABELS, .values = VALUES_CLASSES, .shape = {samples}, .count = classes }
 
@@ -248,6 +253,31 @@ const OpRow op_rows[] = {
      .params = {.alpha = 1.0 / 3.0},
      .operands = {ACTIVATION(2, 16, 3, 5)}},
     {.op = "scale", .what = "by a negative", .params = {.alpha = -2.5}, .operands = {ACTIVATION(41)}},
+    {.op = "attention",
+     .what = "odd sizes",
+     .params = {.rate = 0.0},
+     .operands = {ACTIVATION(2, 7, 3, 3, 5)},
+     .build = first_output},
+    {.op = "attention",
+     .what = "one token",
+     .params = {.rate = 0.25, .random_scope = "layer.attention"},
+     .operands = {ACTIVATION(3, 1, 3, 2, 4)},
+     .build = first_output},
+    {.op = "attention",
+     .what = "mask, dropout, scale",
+     .params = {.alpha = 0.7, .rate = 0.1, .random_scope = "layer.attention"},
+     .operands = {ACTIVATION(2, 19, 3, 2, 16), STATE_SIGNED(2, 19)},
+     .build = first_output},
+    {.op = "attention",
+     .what = "several tiles of queries and keys",
+     .params = {.rate = 0.1, .random_scope = "layer.attention"},
+     .operands = {ACTIVATION(1, 277, 3, 1, 33), STATE_SIGNED(1, 277)},
+     .build = first_output},
+    {.op = "attention",
+     .what = "as in BERT",
+     .params = {.rate = 0.1, .random_scope = "layer.attention"},
+     .operands = {ACTIVATION(1, 128, 3, 2, 64)},
+     .build = first_output},
     {.op = "dropout",
      .what = "rate 0.5",
      .params = {.rate = 0.5, .random_scope = "layer.dropout"},

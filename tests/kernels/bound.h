@@ -1,0 +1,15 @@
+/* What the files that fill bounds share; README.md derives the form. */
+#ifndef VRAMLAB_TESTS_KERNELS_BOUND_H
+#define VRAMLAB_TESTS_KERNELS_BOUND_H
+
+#include "devices/device.h"
+
+/* v of a dtype: one rounding to it. */
+double roundoff_of(DType dtype);
+/* c for a sum of `terms`. */
+double sum_roundings(int64_t terms);
+/* attention and attention_backward. */
+void attention_bounds(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds,
+                      const LaunchContext *context);
+
+#endif
