@@ -13,9 +13,9 @@ typedef struct Kernel Kernel; /* owned by the device that prepared it */
 /* What changes from launch to launch. */
 typedef struct LaunchContext {
   uint64_t seed;
-  uint64_t step;        /* 0 for the first */
+  uint64_t step;        /* 0 for the first; adamw's bias correction counts from 1 */
   int64_t first_sample; /* global index of this micro-batch's first sample */
-  double learning_rate; /* overrides the sgd node's own when positive */
+  double learning_rate; /* overrides the update nodes' own when positive */
 } LaunchContext;
 
 /* Names of everything that decides a kernel's numbers and speed. */

@@ -79,10 +79,11 @@ typedef struct OpParams {
   int64_t kernel[3], stride[3], padding[3]; /* spatial, outermost first; unused ones 0 */
   int64_t groups;
   int64_t count;                      /* batch_norm_update: elements per channel */
-  double epsilon;                     /* batch norm */
+  double epsilon;                     /* batch norm, AdamW */
   double momentum;                    /* batch norm running statistics; SGD */
   double rate;                        /* dropout probability */
-  double learning_rate, weight_decay; /* SGD */
+  double learning_rate, weight_decay; /* SGD, AdamW */
+  double beta1, beta2;                /* AdamW */
   double alpha;                       /* scale factor; GELU: unused */
   int64_t relu;                       /* 1: a ReLU ends the op */
   int64_t transpose_a, transpose_b;   /* matmul */
@@ -244,9 +245,17 @@ typedef struct ParameterGradient {
   Tensor *gradient;
 } ParameterGradient;
 
+typedef enum OptimizerKind { OPTIMIZER_SGD = 0, OPTIMIZER_ADAMW } OptimizerKind;
+
+/* Weight decay is of every parameter, as in PyTorch without parameter groups. */
 typedef struct OptimizerSettings {
-  double learning_rate, momentum, weight_decay;
+  OptimizerKind kind;
+  double learning_rate, weight_decay;
+  double momentum;              /* SGD */
+  double beta1, beta2, epsilon; /* AdamW */
 } OptimizerSettings;
+/* AdamW with the defaults of torch.optim.AdamW. */
+OptimizerSettings vl_optimizer_adamw(void);
 
 /* What passes take and return. The graph is owned by the program. */
 typedef struct Program {
@@ -273,7 +282,9 @@ void vl_program_destroy(Program *program);
  * per parameter in order of creation. Gradients of parameters get ROLE_GRADIENT and the name
  * "<parameter>.grad". */
 Status vl_program_differentiate(Program *program) VL_CHECKED;
-/* Appends the update segment: one `sgd` node per parameter, with "<parameter>.momentum" state. */
+/* Appends the update segment, one node per parameter with its state in the parameter's type: `sgd` with
+ * "<parameter>.momentum", or `adamw` with PyTorch's "<parameter>.exp_avg" and "<parameter>.exp_avg_sq". How
+ * many steps AdamW has made is the number of the step it runs in, which State files keep. */
 Status vl_program_add_updates(Program *program) VL_CHECKED;
 
 /* ---- Schedule ------------------------------------------------------------------------------------------------------ */

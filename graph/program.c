@@ -17,20 +17,49 @@ void vl_program_destroy(Program *program) {
   memset(program, 0, sizeof *program);
 }
 
+OptimizerSettings vl_optimizer_adamw(void) {
+  return (OptimizerSettings){.kind = OPTIMIZER_ADAMW,
+                             .learning_rate = 1e-3,
+                             .weight_decay = 1e-2,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .epsilon = 1e-8};
+}
+
+/* The op that updates a parameter, and what it keeps of each. */
+typedef struct Updater {
+  const char *op;
+  const char *states[2]; /* "<parameter>.<state>"; NULL: fewer */
+} Updater;
+
+static const Updater updaters[] = {
+    [OPTIMIZER_SGD] = {"sgd", {"momentum"}}, [OPTIMIZER_ADAMW] = {"adamw", {"exp_avg", "exp_avg_sq"}}};
+
+static Tensor *add_state(Graph *graph, const Tensor *parameter, const char *state) {
+  const char *name = vl_arena_format(graph->arena, "%s.%s", parameter->name, state);
+  return vl_graph_parameter(graph, name, ROLE_OPTIMIZER, parameter->dtype, parameter->rank, parameter->shape,
+                            (Init){.kind = INIT_ZERO});
+}
+
 Status vl_program_add_updates(Program *program) {
   Graph *graph = program->graph;
+  const OptimizerSettings *optimizer = &program->optimizer;
+  const Updater *updater = &updaters[optimizer->kind];
   graph->segment = SEGMENT_UPDATE;
-  OpParams settings = {.learning_rate = program->optimizer.learning_rate,
-                       .momentum = program->optimizer.momentum,
-                       .weight_decay = program->optimizer.weight_decay};
+  OpParams params = {.learning_rate = optimizer->learning_rate,
+                     .weight_decay = optimizer->weight_decay,
+                     .momentum = optimizer->momentum,
+                     .beta1 = optimizer->beta1,
+                     .beta2 = optimizer->beta2,
+                     .epsilon = optimizer->epsilon};
   for (int32_t i = 0; i < program->gradient_count; i++) {
-    Tensor *parameter = program->gradients[i].parameter;
-    graph->scope = parameter->storage->scope;
-    const char *name = vl_arena_format(graph->arena, "%s.momentum", parameter->name);
-    Tensor *momentum = vl_graph_parameter(graph, name, ROLE_OPTIMIZER, parameter->dtype, parameter->rank,
-                                          parameter->shape, (Init){.kind = INIT_ZERO});
-    VL_TRY(vl_graph_add(graph, "sgd", &settings,
-                        (Tensor *[]){parameter, program->gradients[i].gradient, momentum}, 3, NULL));
+    const ParameterGradient *entry = &program->gradients[i];
+    Tensor *inputs[] = {entry->parameter, entry->gradient, NULL, NULL};
+    int32_t count = 2;
+    graph->scope = entry->parameter->storage->scope;
+    for (int32_t s = 0; s < 2 && updater->states[s]; s++)
+      inputs[count++] = add_state(graph, entry->parameter, updater->states[s]);
+    VL_TRY(vl_graph_add(graph, updater->op, &params, inputs, count, NULL));
   }
   return vl_ok();
 }

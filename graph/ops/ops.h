@@ -22,7 +22,7 @@ extern const Op op_linear, op_matmul, op_sum, op_broadcast;
 extern const Op op_attention, op_attention_backward;
 extern const Op op_reshape, op_transpose, op_slice, op_pad;
 extern const Op op_dropout, op_softmax_cross_entropy, op_softmax_cross_entropy_backward, op_correct_count;
-extern const Op op_cast, op_copy, op_fill, op_sgd;
+extern const Op op_cast, op_copy, op_fill, op_sgd, op_adamw;
 
 /* ---- Checks: VL_INVALID names the op, its scope and the numbers that clash ------------------------------- */
 

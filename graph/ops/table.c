@@ -42,6 +42,7 @@ static const Op *const ops[] = {
     &op_copy,
     &op_fill,
     &op_sgd,
+    &op_adamw,
 };
 
 enum { OP_COUNT = sizeof ops / sizeof *ops };

@@ -107,6 +107,17 @@ static Status build_head(Graph *graph, Tensor *x, Program *program) {
   return vl_ok();
 }
 
+/* SGD for the first half of the parameters, AdamW for the others. */
+static Status build_updates(const Program *program) {
+  Program half = *program;
+  half.gradient_count /= 2;
+  VL_TRY(vl_program_add_updates(&half));
+  half.gradients += half.gradient_count;
+  half.gradient_count = program->gradient_count - half.gradient_count;
+  half.optimizer = vl_optimizer_adamw();
+  return vl_program_add_updates(&half);
+}
+
 static Status build(Program *program) {
   Graph *graph = program->graph;
   Tensor *x = input(graph, "images", DTYPE_F32, 4, (int64_t[]){2, 3, 8, 8});
@@ -116,7 +127,7 @@ static Status build(Program *program) {
   VL_TRY(build_moves(graph, &x));
   VL_TRY(build_head(graph, x, program));
   VL_TRY(vl_program_differentiate(program));
-  return vl_program_add_updates(program);
+  return build_updates(program);
 }
 
 Status build_every_op(Program *program) {

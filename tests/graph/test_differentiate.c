@@ -197,6 +197,40 @@ static void updates_follow_in_order_of_parameters(void **state) {
   vl_program_destroy(&program);
 }
 
+/* PyTorch's names and defaults, and decay of every parameter. */
+static void adamw_keeps_two_moments(void **state) {
+  (void)state;
+  NetOptions options = {.batch = 2, .size = 16};
+  Program program;
+  network_bottlenecks(&options, &program);
+  program.optimizer = vl_optimizer_adamw();
+  require_ok(vl_program_differentiate(&program));
+  int32_t before = program.graph->node_count;
+  require_ok(vl_program_add_updates(&program));
+  require_ok(vl_graph_check(program.graph));
+  assert_int_equal(program.graph->node_count - before, program.gradient_count);
+  for (int32_t i = 0; i < program.gradient_count; i++) {
+    static const char *const states[] = {"exp_avg", "exp_avg_sq"};
+    const Node *node = program.graph->nodes[before + i];
+    const Tensor *parameter = program.gradients[i].parameter;
+    assert_string_equal(node->op->name, "adamw");
+    assert_ptr_equal(node->inputs[0], parameter);
+    assert_ptr_equal(node->inputs[1], program.gradients[i].gradient);
+    for (int32_t s = 0; s < 2; s++) {
+      const Tensor *kept = node->inputs[2 + s];
+      char name[128];
+      snprintf(name, sizeof name, "%s.%s", parameter->name, states[s]);
+      assert_string_equal(kept->name, name);
+      assert_int_equal(kept->storage->role, ROLE_OPTIMIZER);
+      assert_true(vl_tensor_same_shape(kept, parameter));
+      assert_ptr_equal(node->outputs[1 + s]->storage, kept->storage);
+    }
+    assert_true(node->params.learning_rate == 1e-3 && node->params.weight_decay == 1e-2);
+    assert_true(node->params.beta1 == 0.9 && node->params.beta2 == 0.999 && node->params.epsilon == 1e-8);
+  }
+  vl_program_destroy(&program);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_named_after_parameters),
@@ -208,6 +242,7 @@ int main(void) {
       cmocka_unit_test(equal_gradients_keep_their_names),
       cmocka_unit_test(a_gradient_shared_with_an_activation_goes_on),
       cmocka_unit_test(updates_follow_in_order_of_parameters),
+      cmocka_unit_test(adamw_keeps_two_moments),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -445,6 +445,21 @@ static void ops_refuse_what_clashes(void **state) {
         .inputs = {{DTYPE_F32, 1, {3}}, {DTYPE_BF16, 1, {3}}, {DTYPE_F32, 1, {3}}},
         .input_count = 3},
        "agree"},
+      {{.op = "adamw",
+        .params = {.epsilon = 1e-8},
+        .inputs = {{DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {4}}},
+        .input_count = 4},
+       "agree"},
+      {{.op = "adamw",
+        .params = {.beta2 = 1, .epsilon = 1e-8},
+        .inputs = {{DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}},
+        .input_count = 4},
+       "beta2 = 1"},
+      {{.op = "adamw",
+        .params = {.epsilon = 1e-50},
+        .inputs = {{DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}},
+        .input_count = 4},
+       "epsilon = 1e-50"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Graph *graph = vl_graph_create("case");

@@ -300,6 +300,28 @@ static void norm_backward_bounds(const Node *node, double *const *inputs, double
   }
 }
 
+/* Factors are rounded once each, and everything under the root is positive. */
+static void adamw_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                         double *const *bounds, const LaunchContext *context) {
+  const OpParams *params = &node->params;
+  double rate = context->learning_rate > 0.0 ? context->learning_rate : params->learning_rate;
+  double steps = (double)context->step + 1.0, step = rate / (1.0 - pow(params->beta1, steps));
+  double correction = sqrt(1.0 - pow(params->beta2, steps));
+  DType dtype = node->inputs[0]->dtype;
+  for (int64_t i = 0; i < vl_tensor_elements(node->inputs[0]); i++) {
+    double mean = outputs[1][i], square = outputs[2][i];
+    double terms = fabs(inputs[2][i]) + (1.0 - params->beta1) * (fabs(inputs[1][i]) + fabs(inputs[2][i]));
+    double root = sqrt(square) / correction + params->epsilon;
+    /* w: factor, product, sum. The step: four of m, seven of the root (half of v's four, root, correction,
+     * quotient, epsilon, sum), factor, product, quotient, sum. */
+    double weight = 3.0 * fabs(inputs[0][i] * (1.0 - rate * params->weight_decay)) +
+                    step / root * (4.0 * terms + 11.0 * fabs(mean));
+    bounds[0][i] = bound_of(1.0, weight, outputs[0][i], dtype);
+    bounds[1][i] = bound_of(4.0, terms, mean, dtype);
+    bounds[2][i] = bound_of(4.0, square, square, dtype);
+  }
+}
+
 typedef struct OwnBound {
   const char *name;
   void (*fill)(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds);
@@ -322,6 +344,7 @@ Status bound_outputs(const Node *node, double *const *inputs, double *const *out
     if (strcmp(own_bounds[i].name, name) == 0)
       return own_bounds[i].fill(node, inputs, outputs, bounds), vl_ok();
   }
+  if (strcmp(name, "adamw") == 0) return adamw_bounds(node, inputs, outputs, bounds, context), vl_ok();
   for (size_t i = 0; i < sizeof linear_ops / sizeof *linear_ops; i++) {
     if (strcmp(linear_ops[i].name, name) == 0) {
       return linear_bounds(&linear_ops[i], node, inputs, outputs, bounds, context);

@@ -22,7 +22,7 @@
   {                                                                                                          \
     .kind = OPERAND_STATE, .values = VALUES_POSITIVE, .shape = { __VA_ARGS__ }                               \
   }
-/* Scores' mask: like STATE, of both signs. */
+/* Like STATE, of both signs. */
 #define STATE_SIGNED(...)                                                                                    \
   {                                                                                                          \
     .kind = OPERAND_STATE, .shape = { __VA_ARGS__ }                                                          \
@@ -54,14 +54,6 @@ static Status weight_gradient_in_f32(Graph *graph, const OpRow *row, Tensor *con
   OpParams params = row->params;
   params.dtype = DTYPE_F32;
   return vl_apply(graph, "conv_backward_weights", &params, operands, 2, y);
-}
-
-/* Operands w, dw, v; y is the updated w. */
-static Status updated(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
-  Node *node = NULL;
-  VL_TRY(vl_graph_add(graph, "sgd", &row->params, operands, 3, &node));
-  *y = node->outputs[0];
-  return vl_ok();
 }
 
 static Status first_output(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
@@ -432,7 +424,22 @@ const OpRow op_rows[] = {
      .what = "first steps",
      .params = {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 1e-4},
      .operands = {STATE(5, 7, 3), STATE(5, 7, 3), STATE(5, 7, 3)},
-     .build = updated,
+     .build = first_output,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "adamw",
+     .what = "odd sizes",
+     .params = {.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 1e-2},
+     .operands = {STATE_SIGNED(5, 7, 3), STATE_SIGNED(5, 7, 3), STATE_SIGNED(5, 7, 3), STATE(5, 7, 3)},
+     .build = first_output,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "adamw",
+     .what = "several tiles, no decay",
+     .params = {.learning_rate = 1e-3, .beta1 = 0.5, .beta2 = 0.75, .epsilon = 0.1},
+     .operands = {STATE_SIGNED(3, 5, 691), STATE_SIGNED(3, 5, 691), STATE_SIGNED(3, 5, 691),
+                  STATE(3, 5, 691)},
+     .build = first_output,
      .no_gradient = true,
      .f32_only = true},
 };

@@ -1,7 +1,7 @@
 /* Every op of graph/ops/README.md and its gradients on one device, against the reference in double precision,
  * in f32 and bf16, in every layout the device accepts, in place where allowed. README.md says within what.
- * usage: test_ops DEVICE [all]; `all`: the device runs every op, else what it cannot run is skipped. Exits
- * with 77 when the machine does not offer the device, with 1 when VRAMLAB_REQUIRE names it. */
+ * usage: test_ops DEVICE [all [THREADS]]; `all`: the device runs every op, else what it cannot run is
+ * skipped. Exits with 77 when the machine does not offer the device, with 1 when VRAMLAB_REQUIRE names it. */
 #include "tests/kernels/rows.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,7 +88,7 @@ static bool is_required(const char *name) {
 int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "cpu";
   Device *device = NULL;
-  DeviceOptions options = {0};
+  DeviceOptions options = {.threads = argc > 3 ? atoi(argv[3]) : 0};
   Status status = vl_device_open(name, &options, &device);
   if (status.code != VL_OK) {
     fprintf(stderr, "%s\n", status.message);

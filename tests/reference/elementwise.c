@@ -91,10 +91,28 @@ static void sgd(const Node *node, const Arrays *arrays) {
   }
 }
 
+static void adamw(const Node *node, const Arrays *arrays) {
+  const double *w = arrays->inputs[0], *dw = arrays->inputs[1], *m = arrays->inputs[2],
+               *v = arrays->inputs[3];
+  const OpParams *params = &node->params;
+  double given = arrays->context->learning_rate, steps = (double)arrays->context->step + 1.0;
+  double learning_rate = given > 0.0 ? given : params->learning_rate;
+  double step = learning_rate / (1.0 - pow(params->beta1, steps));
+  double correction = sqrt(1.0 - pow(params->beta2, steps));
+  for (int64_t i = 0; i < vl_tensor_elements(node->inputs[0]); i++) {
+    double mean = m[i] + (1.0 - params->beta1) * (dw[i] - m[i]);
+    double square = params->beta2 * v[i] + (1.0 - params->beta2) * dw[i] * dw[i];
+    double decayed = w[i] * (1.0 - learning_rate * params->weight_decay);
+    arrays->outputs[0][i] = decayed - step * mean / (sqrt(square) / correction + params->epsilon);
+    arrays->outputs[1][i] = mean;
+    arrays->outputs[2][i] = square;
+  }
+}
+
 const ReferenceOp reference_elementwise_ops[] = {{"relu", relu},       {"relu_backward", relu_backward},
                                                  {"gelu", gelu},       {"gelu_backward", gelu_backward},
                                                  {"add", add},         {"mul", mul},
                                                  {"scale", scale},     {"cast", copy},
                                                  {"copy", copy},       {"fill", fill},
                                                  {"dropout", dropout}, {"sgd", sgd},
-                                                 {NULL, NULL}};
+                                                 {"adamw", adamw},     {NULL, NULL}};

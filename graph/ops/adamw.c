@@ -1,0 +1,45 @@
+/* adamw: PyTorch's, Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101). */
+#include "graph/ops/ops.h"
+
+/* epsilon 0 would make 0 / 0 of weights that never had a gradient, padding included. */
+static Status check_params(const Node *node) {
+  const OpParams *params = &node->params;
+  if (!(params->learning_rate >= 0) || !(params->weight_decay >= 0))
+    return op_error(VL_INVALID, node, "learning_rate = %g, weight_decay = %g; must be at least 0",
+                    params->learning_rate, params->weight_decay);
+  if (!(params->beta1 >= 0 && params->beta1 < 1) || !(params->beta2 >= 0 && params->beta2 < 1))
+    return op_error(VL_INVALID, node, "beta1 = %g, beta2 = %g; must be at least 0 and below 1", params->beta1,
+                    params->beta2);
+  if (!((float)params->epsilon > 0))
+    return op_error(VL_INVALID, node, "epsilon = %g; must be above 0 in f32", params->epsilon);
+  return vl_ok();
+}
+
+static Status infer(Graph *graph, Node *node) {
+  for (int32_t i = 1; i < 4; i++)
+    VL_TRY(op_check_alike(node, 0, i));
+  VL_TRY(check_params(node));
+  static const char *const parts[] = {"w", "m", "v"};
+  static const int32_t updated[] = {0, 2, 3};
+  for (int32_t i = 0; i < 3; i++) {
+    Tensor *state = node->inputs[updated[i]];
+    VL_TRY(op_add_view(graph, node, parts[i], state, state->rank, state->shape));
+  }
+  return vl_ok();
+}
+
+/* Weight decay; m: difference, product, sum; v: three products and a sum; root, quotient, sum; step: product,
+ * quotient, sum. */
+static int64_t flops(const Node *node) { return op_multiply(14, vl_tensor_elements(node->inputs[0])); }
+
+static const OpField fields[] = {OP_REAL(learning_rate), OP_REAL(beta1), OP_REAL(beta2), OP_REAL(epsilon),
+                                 OP_REAL(weight_decay)};
+
+const Op op_adamw = {.name = "adamw",
+                     OP_FIELDS(fields),
+                     .min_inputs = 4,
+                     .max_inputs = 4,
+                     .precision = PRECISION_KEEP,
+                     .side_effect = true,
+                     .infer = infer,
+                     .flops = flops};
