@@ -33,6 +33,10 @@ static void build_small_dropout(Program *program) {
   network_bottlenecks(&(NetOptions){.batch = 4, .size = 16, .dropout = 0.25}, program);
 }
 
+static void build_small_adamw(Program *program) {
+  network_bottlenecks(&(NetOptions){.batch = 4, .size = 16, .adamw = true, .two_losses = true}, program);
+}
+
 static void build_resnet50(Program *program) {
   const Case *resnet = vl_case_find("resnet50");
   int64_t values[VL_MAX_CASE_ARGUMENTS];
@@ -125,6 +129,14 @@ static void results_are_bitwise_equal_with_dropout_d1(void **state) {
   assert_same_results(build_small_dropout, "baseline", of_baseline, COUNT(of_baseline));
 }
 
+/* The sum of two losses, too. */
+static void results_are_bitwise_equal_with_adamw(void **state) {
+  (void)state;
+  assert_same_results(build_small_adamw, "baseline", of_baseline, COUNT(of_baseline));
+  assert_same_results(build_small_adamw, "stack=vramlab", of_vramlab, COUNT(of_vramlab));
+  assert_same_results(build_small_adamw, "amp=bf16", of_amp, COUNT(of_amp));
+}
+
 static void results_are_bitwise_equal_within_our_stack(void **state) {
   (void)state;
   assert_same_results(build_small, "stack=vramlab", of_vramlab, COUNT(of_vramlab));
@@ -193,6 +205,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(results_are_bitwise_equal_to_the_baseline_d3),
       cmocka_unit_test(results_are_bitwise_equal_with_dropout_d1),
+      cmocka_unit_test(results_are_bitwise_equal_with_adamw),
       cmocka_unit_test(results_are_bitwise_equal_within_our_stack),
       cmocka_unit_test(results_are_bitwise_equal_within_mixed_precision),
       cmocka_unit_test(resnet50_is_bitwise_equal),

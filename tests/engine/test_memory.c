@@ -178,6 +178,33 @@ static void state_that_did_not_fit_can_be_prepared_later_f1(void **state) {
   job_close(&job);
 }
 
+/* Beside the parameters, SGD with momentum keeps once their bytes and AdamW twice, in its own category; an
+ * update in backward does not change that. */
+static void optimizer_state_is_counted(void **state) {
+  (void)state;
+  static const char *const recipes[] = {"baseline", "update=in-backward"};
+  for (int i = 0; i < 4; i++) {
+    Job job;
+    Program program;
+    MemoryStatistics statistics;
+    bool adamw = i % 2 == 1;
+    network_bottlenecks(&(NetOptions){.batch = 2, .size = 32, .adamw = adamw}, &program);
+    job_open(&job, device_name, &program, recipes[i / 2], 1, 0);
+    const Graph *graph = vl_executable_program(job.executable)->graph;
+    int64_t parameter_bytes = 0;
+    for (int32_t s = 0; s < graph->storage_count; s++) {
+      if (graph->storages[s]->role != ROLE_PARAMETER) continue;
+      int64_t bytes =
+          job.device->interface->storage_bytes(job.device, graph->storages[s]->layout, graph->storages[s]);
+      parameter_bytes += (bytes + 511) / 512 * 512;
+    }
+    job_step(&job, 0);
+    vl_tracker_statistics(job.tracker, &statistics);
+    assert_int_equal(statistics.category_at_peak_bytes[MEMORY_OPTIMIZER], (adamw ? 2 : 1) * parameter_bytes);
+    job_close(&job);
+  }
+}
+
 /* ---- B5 ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct Samples {
@@ -297,6 +324,7 @@ static void figures_keep_their_order_a1(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(optimizer_state_is_counted),
       cmocka_unit_test(a_failed_step_gives_everything_back_f1),
       cmocka_unit_test(steps_fail_cleanly_at_every_capacity_f1),
       cmocka_unit_test(state_that_did_not_fit_can_be_prepared_later_f1),

@@ -20,30 +20,32 @@ static const char *device_name = "reference";
 static char directory[] = "/tmp/vramlab-state-XXXXXX";
 static char path[64];
 
-static void open_net(Job *job, const char *recipe) {
+static void open_with(Job *job, bool adamw, const char *recipe) {
   Program program;
-  network_bottlenecks(&(NetOptions){.batch = 4, .size = 16, .dropout = 0.1}, &program);
+  network_bottlenecks(&(NetOptions){.batch = 4, .size = 16, .dropout = 0.1, .adamw = adamw}, &program);
   job_open(job, device_name, &program, recipe, SEED, 0);
 }
 
+static void open_net(Job *job, const char *recipe) { open_with(job, false, recipe); }
+
 /* ---- Going on ------------------------------------------------------------------------------------------------------ */
 
-static void assert_goes_on(const char *recipe, const char *recipe_after) {
+static void assert_goes_on(bool adamw, const char *recipe, const char *recipe_after) {
   Job whole, first, second;
   double losses[4];
   Recording expected = {0}, actual = {0};
-  open_net(&whole, recipe);
+  open_with(&whole, adamw, recipe);
   for (uint64_t step = 0; step < 4; step++)
     losses[step] = job_step(&whole, step);
   job_read_state(&whole, &expected);
 
-  open_net(&first, recipe);
+  open_with(&first, adamw, recipe);
   for (uint64_t step = 0; step < 2; step++)
     job_step(&first, step);
   require_ok(vl_state_save(first.state, path, 2, SEED));
   job_close(&first);
 
-  open_net(&second, recipe_after);
+  open_with(&second, adamw, recipe_after);
   int64_t step = -1;
   uint64_t seed = 0;
   require_ok(vl_state_load(second.state, path, &step, &seed));
@@ -65,10 +67,13 @@ static void assert_goes_on(const char *recipe, const char *recipe_after) {
 static void two_steps_and_two_more_are_four(void **state) {
   (void)state;
   if (strcmp(device_name, "reference") == 0) skip();
-  assert_goes_on("baseline", "baseline");
-  assert_goes_on("amp=bf16", "amp=bf16");
-  assert_goes_on("stack=vramlab amp=bf16", "stack=vramlab amp=bf16");
-  assert_goes_on("baseline", "checkpoint=1 recompute=norm update=in-backward"); /* a file has no recipe */
+  for (int adamw = 0; adamw < 2; adamw++) {
+    assert_goes_on(adamw, "baseline", "baseline");
+    assert_goes_on(adamw, "amp=bf16", "amp=bf16");
+    assert_goes_on(adamw, "stack=vramlab amp=bf16", "stack=vramlab amp=bf16");
+    assert_goes_on(adamw, "baseline",
+                   "checkpoint=1 recompute=norm update=in-backward"); /* a file has no recipe */
+  }
 }
 
 static void what_is_saved_comes_back(void **state) {
@@ -91,6 +96,24 @@ static void what_is_saved_comes_back(void **state) {
   recording_clear(&actual);
   job_close(&job);
   job_close(&other);
+}
+
+/* The state of one optimizer is not taken for that of another. */
+static void another_optimizers_state_is_refused(void **state) {
+  (void)state;
+  Job sgd, adamw;
+  open_with(&sgd, false, "baseline");
+  open_with(&adamw, true, "baseline");
+  int64_t step;
+  uint64_t seed;
+  for (int i = 0; i < 2; i++) {
+    require_ok(vl_state_save(i == 0 ? sgd.state : adamw.state, path, 0, SEED));
+    Status status = vl_state_load(i == 0 ? adamw.state : sgd.state, path, &step, &seed);
+    assert_int_equal(status.code, VL_INVALID);
+    assert_non_null(strstr(status.message, i == 0 ? "weight.exp_avg'" : "weight.momentum'"));
+  }
+  job_close(&sgd);
+  job_close(&adamw);
 }
 
 /* ---- Evaluation ----------------------------------------------------------------------------------------------------- */
@@ -417,6 +440,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(two_steps_and_two_more_are_four),
       cmocka_unit_test(what_is_saved_comes_back),
+      cmocka_unit_test(another_optimizers_state_is_refused),
       cmocka_unit_test(evaluation_shares_the_weights),
       cmocka_unit_test(training_has_no_logits_to_give),
       cmocka_unit_test(state_of_another_shape_is_refused),

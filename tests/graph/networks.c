@@ -69,28 +69,44 @@ static Tensor *bottleneck(Program *program, const NetOptions *options, const cha
   return y;
 }
 
-static void head(Program *program, Tensor *x, int64_t classes) {
+/* A linear layer "fc<which>" on (N, C) features. */
+static Tensor *classifier(Graph *graph, const char *which, Tensor *x, int64_t classes) {
+  vl_graph_set_scope(graph, "fc%s", which);
+  Init init = {INIT_UNIFORM, 1.0 / sqrt((double)x->shape[1])};
+  Tensor *weight = scoped_parameter(graph, "weight", 2, (int64_t[]){classes, x->shape[1]}, init);
+  Tensor *bias = scoped_parameter(graph, "bias", 1, &classes, init), *logits = NULL;
+  require_ok(vl_apply(graph, "linear", NULL, (Tensor *[]){x, weight, bias}, 3, &logits));
+  return logits;
+}
+
+/* Its mean loss on the input "labels<which>". */
+static Tensor *classifier_loss(Graph *graph, const char *which, Tensor *logits) {
+  vl_graph_set_scope(graph, "loss%s", which);
+  const char *name = vl_arena_format(graph->arena, "labels%s", which);
+  Tensor *labels = vl_graph_input(graph, name, DTYPE_I32, 1, logits->shape, logits->shape[1]);
+  Node *loss = NULL;
+  require_ok(vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){logits, labels}, 2, &loss));
+  return loss->outputs[0];
+}
+
+static void head(Program *program, const NetOptions *options, Tensor *x) {
   Graph *graph = program->graph;
   vl_graph_set_scope(graph, "avgpool");
   Tensor *pooled = apply(graph, "global_avg_pool", NULL, x, NULL);
-  vl_graph_set_scope(graph, "fc");
-  Init init = {INIT_UNIFORM, 1.0 / sqrt((double)pooled->shape[1])};
-  Tensor *weight = scoped_parameter(graph, "weight", 2, (int64_t[]){classes, pooled->shape[1]}, init);
-  Tensor *bias = scoped_parameter(graph, "bias", 1, &classes, init);
-  require_ok(vl_apply(graph, "linear", NULL, (Tensor *[]){pooled, weight, bias}, 3, &program->logits));
+  program->logits = classifier(graph, "", pooled, 10);
   if (!program->training) return;
+  program->loss = classifier_loss(graph, "", program->logits);
+  if (!options->two_losses) return;
+  Tensor *second = classifier_loss(graph, "2", classifier(graph, "2", pooled, 2));
   vl_graph_set_scope(graph, "loss");
-  Tensor *labels = vl_graph_input(graph, "labels", DTYPE_I32, 1, x->shape, classes);
-  Node *loss = NULL;
-  require_ok(
-      vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){program->logits, labels}, 2, &loss));
-  program->loss = loss->outputs[0];
+  program->loss = apply(graph, "add", NULL, program->loss, second);
 }
 
 void network_bottlenecks(const NetOptions *options, Program *program) {
   Graph *graph = vl_graph_create("bottlenecks");
   vl_program_init(program, graph);
   program->training = !options->evaluation;
+  if (options->adamw) program->optimizer = vl_optimizer_adamw();
   int64_t shape[] = {options->batch, 3, options->size, options->size};
   Tensor *x = vl_graph_input(graph, "images", DTYPE_F32, 4, shape, 0);
   x = relu_in_place(graph, "stem", "", conv_norm(program, "stem", "", x, 16, 3, 1));
@@ -103,7 +119,7 @@ void network_bottlenecks(const NetOptions *options, Program *program) {
   for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++) {
     x = bottleneck(program, options, scopes[i], x, 8);
   }
-  head(program, x, 10);
+  head(program, options, x);
   require_ok(vl_graph_check(graph));
 }
 

@@ -11,6 +11,8 @@ typedef struct NetOptions {
   int64_t batch, size; /* images of (batch, 3, size, size) */
   double dropout;      /* rate at the end of each block; 0: none */
   bool evaluation;     /* the evaluation graph */
+  bool adamw;          /* instead of SGD */
+  bool two_losses;     /* a second classifier, of 2 classes on the same features, whose loss is added */
 } NetOptions;
 
 /* Stem, max pool, three bottleneck-like blocks (1x1, 3x3, 1x1, the first with a projection), a linear layer
