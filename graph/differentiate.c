@@ -37,6 +37,17 @@ Status vl_gradient_accumulate(Gradients *gradients, Tensor *tensor, Tensor *grad
   return vl_ok();
 }
 
+Tensor *vl_gradient_take(Gradients *gradients, const Tensor *tensor) {
+  Tensor *arrived = vl_gradient_of(gradients, tensor);
+  if (!arrived || vl_tensor_elements(arrived) != arrived->storage->elements) return NULL;
+  for (int32_t i = 0; i < gradients->capacity; i++) {
+    const Tensor *other = gradients->of[i];
+    if (i != tensor->id && other && other->storage == arrived->storage) return NULL;
+  }
+  gradients->of[tensor->id] = NULL;
+  return arrived;
+}
+
 /* A tensor needs a gradient when it is a parameter or is made from one by a differentiable op. */
 static void mark_needed(Gradients *gradients) {
   Graph *graph = gradients->graph;

@@ -237,6 +237,9 @@ Tensor *vl_gradient_of(const Gradients *gradients, const Tensor *tensor);
 bool vl_gradient_needed(const Gradients *gradients, const Tensor *tensor);
 /* Adds `gradient` to what has arrived at tensor: an `add` node when something has. */
 Status vl_gradient_accumulate(Gradients *gradients, Tensor *tensor, Tensor *gradient) VL_CHECKED;
+/* Takes away what has arrived at tensor, for a node that adds to it in place and gives the sum back; NULL
+ * when nothing has arrived, or its storage is also another tensor's gradient. */
+Tensor *vl_gradient_take(Gradients *gradients, const Tensor *tensor);
 
 /* ---- Program: a graph and how it is to be run -------------------------------------------------------------------- */
 

@@ -64,7 +64,7 @@ static Status lower_node(Casts *casts, Node *node, DType low) {
         VL_TRY(cast_input(casts, node, i, DTYPE_F32));
     }
     break;
-  case PRECISION_KEEP: return vl_ok();
+  case PRECISION_KEEP: break;
   }
   return vl_graph_infer_again(casts->graph, node);
 }

@@ -20,10 +20,21 @@ static Status recast(Graph *graph, Node *reader, int32_t input) {
   return vl_ok();
 }
 
+/* The tensor that a gradient's storage was made for: what has several parts is summed in place. */
+static Tensor *first_part(Tensor *gradient) {
+  const Node *producer = gradient->producer;
+  for (int32_t i = 0; i < producer->input_count; i++) {
+    Tensor *input = producer->inputs[i];
+    if (input && input->storage == gradient->storage) return first_part(input);
+  }
+  return gradient;
+}
+
 /* The op that makes a low weight gradient whose only reader casts it to fp32 makes fp32 itself. */
 static Status widen_gradient(Program *program, ParameterGradient *entry) {
   Graph *graph = program->graph;
-  Node *cast = entry->gradient->producer, *reader = NULL;
+  Tensor *wide = first_part(entry->gradient);
+  Node *cast = wide->producer, *reader = NULL;
   if (strcmp(cast->op->name, "cast") != 0) return vl_ok();
   Tensor *low = cast->inputs[0];
   Node *maker = low->producer;
@@ -32,11 +43,19 @@ static Status widen_gradient(Program *program, ParameterGradient *entry) {
   if (!can || vl_graph_reads(graph, low, &reader) != 1) return vl_ok();
   maker->params.dtype = DTYPE_F32;
   VL_TRY(vl_graph_infer_again(graph, maker));
+  Storage *left = wide->storage;
   low->storage->role = ROLE_GRADIENT;
-  low->storage->name = low->name = entry->gradient->name;
-  entry->gradient->storage->name = vl_arena_format(graph->arena, "%s.cast", low->name);
-  vl_graph_replace_reads(graph, entry->gradient, low);
-  entry->gradient = low;
+  low->storage->name = left->name;
+  left->name = vl_arena_format(graph->arena, "%s.cast", left->name);
+  vl_graph_replace_reads(graph, wide, low);
+  for (int32_t i = 0; i < graph->tensor_count; i++) {
+    Tensor *tensor = graph->tensors[i];
+    if (tensor != wide && tensor->storage == left) tensor->storage = low->storage;
+  }
+  if (entry->gradient == wide) {
+    low->name = wide->name;
+    entry->gradient = low;
+  }
   vl_graph_remove(graph, cast);
   return vl_ok();
 }

@@ -14,6 +14,9 @@ extern const CpuOp cpu_op_adamw, cpu_op_add, cpu_op_avg_pool, cpu_op_avg_pool_ba
     cpu_op_slice, cpu_op_softmax_cross_entropy, cpu_op_softmax_cross_entropy_backward, cpu_op_sum,
     cpu_op_transpose;
 
+extern const CpuOp cpu_op_embedding, cpu_op_embedding_backward, cpu_op_gather_tokens,
+    cpu_op_gather_tokens_backward;
+
 static const CpuOp *const ops[] = {
     &cpu_op_adamw,
     &cpu_op_add,
@@ -33,7 +36,11 @@ static const CpuOp *const ops[] = {
     &cpu_op_copy,
     &cpu_op_correct_count,
     &cpu_op_dropout,
+    &cpu_op_embedding,
+    &cpu_op_embedding_backward,
     &cpu_op_fill,
+    &cpu_op_gather_tokens,
+    &cpu_op_gather_tokens_backward,
     &cpu_op_gelu,
     &cpu_op_gelu_backward,
     &cpu_op_global_avg_pool,

@@ -93,6 +93,19 @@ static Status build_moves(Graph *graph, Tensor **x) {
   return unary(graph, "sum", &(OpParams){.axes = {2}, .axis_count = 1, .dtype = DTYPE_F32}, x);
 }
 
+/* x times rows of a table: two of three tokens, added up. */
+static Status build_tokens(Graph *graph, Tensor **x) {
+  vl_graph_set_scope(graph, "tokens");
+  Tensor *table = parameter(graph, "tokens.weight", 2, (int64_t[]){7, 4}), *rows;
+  Tensor *ids = input(graph, "ids", DTYPE_I32, 2, (int64_t[]){2, 3});
+  Tensor *positions = input(graph, "positions", DTYPE_I32, 2, (int64_t[]){2, 2});
+  VL_TRY(vl_apply(graph, "embedding", NULL, (Tensor *[]){table, ids}, 2, &rows));
+  VL_TRY(vl_apply(graph, "gather_tokens", NULL, (Tensor *[]){rows, positions}, 2, &rows));
+  OpParams params = {.axes = {1}, .axis_count = 1, .dtype = DTYPE_F32};
+  VL_TRY(vl_apply(graph, "sum", &params, &rows, 1, &rows));
+  return vl_apply(graph, "mul", NULL, (Tensor *[]){*x, rows}, 2, x);
+}
+
 static Status build_head(Graph *graph, Tensor *x, Program *program) {
   vl_graph_set_scope(graph, "head");
   Tensor *w = parameter(graph, "head.weight", 2, (int64_t[]){5, 4});
@@ -125,6 +138,7 @@ static Status build(Program *program) {
   VL_TRY(build_block(graph, &x));
   VL_TRY(build_elementwise(graph, &x));
   VL_TRY(build_moves(graph, &x));
+  VL_TRY(build_tokens(graph, &x));
   VL_TRY(build_head(graph, x, program));
   VL_TRY(vl_program_differentiate(program));
   return build_updates(program);

@@ -263,6 +263,42 @@ static void attention_has_no_gradient_of_its_mask(void **state) {
   vl_program_destroy(&program);
 }
 
+static Tensor *lookup(Graph *graph, Tensor *table, const char *name) {
+  Tensor *ids = vl_graph_tensor(graph, name, ROLE_INPUT, DTYPE_I32, 1, (int64_t[]){7}), *rows;
+  expect_ok(vl_apply(graph, "embedding", NULL, (Tensor *[]){table, ids}, 2, &rows));
+  return rows;
+}
+
+/* What arrives at a table after the first gradient is added to it where it lies, unless another tensor has
+ * that gradient too. */
+static void embeddings_add_onto_what_has_arrived(void **state) {
+  (void)state;
+  for (int shared = 0; shared < 2; shared++) {
+    Graph *graph = vl_graph_create("tied");
+    Tensor *table = parameter(graph, "table", DTYPE_F32, 2, (int64_t[]){7, 4});
+    Tensor *other = parameter(graph, "other", DTYPE_F32, 2, table->shape), *whole, *y;
+    Tensor *first = lookup(graph, table, "ids1"), *second = lookup(graph, table, "ids2");
+    expect_ok(vl_apply(graph, "mul", NULL, (Tensor *[]){first, second}, 2, &y));
+    expect_ok(vl_apply(graph, shared ? "add" : "mul", NULL, (Tensor *[]){table, other}, 2, &whole));
+    expect_ok(vl_apply(graph, "mul", NULL, (Tensor *[]){whole, y}, 2, &y));
+    Program program = summed(graph, y, DTYPE_F32);
+    expect_ok(vl_program_differentiate(&program));
+    expect_gradients(&program, 2);
+    const Node *of_second = backward_node(graph, "embedding_backward", 0);
+    const Node *of_first = backward_node(graph, "embedding_backward", 1);
+    assert_int_equal(of_second->input_count, shared ? 2 : 3);
+    const Tensor *onto = shared ? backward_node(graph, "add", 0)->outputs[0] : of_second->outputs[0];
+    assert_ptr_equal(of_first->inputs[2], onto);
+    assert_ptr_equal(of_first->outputs[0]->storage, onto->storage);
+    assert_ptr_equal(program.gradients[0].gradient, of_first->outputs[0]);
+    assert_ptr_not_equal(program.gradients[1].gradient->storage, onto->storage);
+    Schedule *schedule;
+    expect_ok(vl_schedule_build(&program, &schedule));
+    vl_schedule_destroy(&schedule);
+    vl_program_destroy(&program);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(conv_and_linear_keep_the_order_asked_for),
@@ -274,6 +310,7 @@ int main(void) {
       cmocka_unit_test(dropout_is_its_own_gradient),
       cmocka_unit_test(attention_saves_no_probabilities),
       cmocka_unit_test(attention_has_no_gradient_of_its_mask),
+      cmocka_unit_test(embeddings_add_onto_what_has_arrived),
   };
   return cmocka_run_group_tests_name("graph_gradients", tests, NULL, NULL);
 }

@@ -69,6 +69,9 @@ static int64_t reduction_terms(const Node *node) {
   return vl_tensor_elements(node->inputs[0]) / vl_tensor_elements(node->outputs[0]);
 }
 
+/* At most every index names the same row; what it is added onto is one more. */
+static int64_t index_terms(const Node *node) { return vl_tensor_elements(node->inputs[1]) + 1; }
+
 static int64_t no_terms(const Node *node) {
   (void)node;
   return 0;
@@ -100,11 +103,13 @@ static const LinearOp linear_ops[] = {
     {"scale", no_terms, 2},
     {"dropout", no_terms, 3},
     {"sgd", no_terms, 6},
+    {"embedding_backward", index_terms, 0},
+    {"gather_tokens_backward", index_terms, 0},
 };
 
-static const char *const exact_ops[] = {"relu",    "relu_backward", "max_pool", "broadcast",
-                                        "reshape", "transpose",     "slice",    "pad",
-                                        "cast",    "copy",          "fill",     "correct_count"};
+static const char *const exact_ops[] = {
+    "embedding", "gather_tokens", "relu", "relu_backward", "max_pool", "broadcast", "reshape",
+    "transpose", "slice",         "pad",  "cast",          "copy",     "fill",      "correct_count"};
 
 /* ---- The form shared by all ------------------------------------------------------------------------------ */
 

@@ -37,6 +37,10 @@
 /* Of rank 0. */
 #define SCALAR                                                                                               \
   { .kind = OPERAND_F32 }
+#define INDICES(limit, ...)                                                                                  \
+  {                                                                                                          \
+    .kind = OPERAND_LABELS, .values = VALUES_CLASSES, .count = limit, .shape = { __VA_ARGS__ }               \
+  }
 
 /* ---- Graphs of more than one op ------------------------------------------------------------------------------- */
 
@@ -54,6 +58,15 @@ static Status weight_gradient_in_f32(Graph *graph, const OpRow *row, Tensor *con
   OpParams params = row->params;
   params.dtype = DTYPE_F32;
   return vl_apply(graph, "conv_backward_weights", &params, operands, 2, y);
+}
+
+/* Operands table, ids: rows of the table, then their products with all of it. The projection's gradient
+ * arrives at the table first. */
+static Status tied(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  (void)row;
+  VL_TRY(vl_apply(graph, "embedding", NULL, operands, 2, y));
+  VL_TRY(vl_apply(graph, "gelu", NULL, y, 1, y));
+  return vl_apply(graph, "linear", NULL, (Tensor *[]){*y, operands[0]}, 2, y);
 }
 
 static Status first_output(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
@@ -412,6 +425,19 @@ const OpRow op_rows[] = {
      .what = "a box",
      .params = {.start = {1, 0, 2}, .shape = {4, 5, 9}, .rank = 3},
      .operands = {ACTIVATION(2, 5, 6)}},
+    {.op = "embedding", .what = "every row many times", .operands = {ACTIVATION(7, 37), INDICES(7, 5, 3, 4)}},
+    {.op = "embedding", .what = "wide, most rows unused", .operands = {F32(131, 261), INDICES(131, 3, 5)}},
+    {.op = "embedding", .what = "one column", .operands = {F32(9, 1), INDICES(9, 23)}},
+    {.op = "embedding", .what = "large", .operands = {ACTIVATION(301, 72), INDICES(301, 2, 77)}},
+    {.op = "embedding",
+     .what = "tied",
+     .operands = {F32(13, 35), INDICES(13, 29)},
+     .build = tied,
+     .f32_only = true},
+    {.op = "gather_tokens", .what = "odd sizes", .operands = {ACTIVATION(3, 11, 37), INDICES(11, 3, 5)}},
+    {.op = "gather_tokens",
+     .what = "rows longer than a tile, taken often",
+     .operands = {ACTIVATION(2, 3, 1045), INDICES(3, 2, 9)}},
     {.op = "cast", .what = "to bf16", .params = {.dtype = DTYPE_BF16}, .operands = {ACTIVATION(2, 16, 5, 3)}},
     {.op = "cast", .what = "to f32", .params = {.dtype = DTYPE_F32}, .operands = {ACTIVATION(3, 13, 3, 5)}},
     {.op = "copy", .what = "4-D", .operands = {ACTIVATION(2, 21, 5, 3)}},

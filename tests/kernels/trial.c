@@ -91,13 +91,13 @@ typedef struct RunBuffers {
   uintptr_t from[VL_MAX_INPUTS], to[VL_MAX_OUTPUTS];
 } RunBuffers;
 
-/* The input whose buffer an output takes: chosen by the variant, or by the op (statistics, weights); -1:
- * none. */
+/* The input whose buffer an output takes: chosen by the variant, or by the op (statistics, weights, sums
+ * of gradients); -1: none. */
 static int32_t input_of_output(const Trial *trial, const Variant *variant, int32_t k) {
   const Node *node = trial->node;
   if (variant->inplace[k] >= 0) return variant->inplace[k];
   for (int32_t i = 0; i < node->input_count; i++) {
-    if (node->inputs[i] && node->inputs[i]->storage == node->outputs[k]->storage && node->op->side_effect)
+    if (node->inputs[i] && node->inputs[i]->storage == node->outputs[k]->storage && !node->op->is_view)
       return i;
   }
   return -1;

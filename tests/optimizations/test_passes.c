@@ -245,6 +245,58 @@ static void mixed_precision_lowers_products_alone(void **state) {
   vl_program_destroy(&program);
 }
 
+/* Rows of a table times all of it, as a language model ties its embedding to its output. */
+static void build_tied(const char *recipe, Program *program) {
+  Graph *graph = vl_graph_create("tied");
+  vl_program_init(program, graph);
+  program->training = true;
+  Init init = {.kind = INIT_UNIFORM, .value = 0.1};
+  Tensor *table = vl_graph_parameter(graph, "w", ROLE_PARAMETER, DTYPE_F32, 2, (int64_t[]){50, 8}, init);
+  Tensor *ids = vl_graph_tensor(graph, "ids", ROLE_INPUT, DTYPE_I32, 1, (int64_t[]){6});
+  Tensor *labels = vl_graph_tensor(graph, "labels", ROLE_INPUT, DTYPE_I32, 1, (int64_t[]){6}), *x;
+  Node *loss;
+  require_ok(vl_apply(graph, "embedding", NULL, (Tensor *[]){table, ids}, 2, &x));
+  require_ok(vl_apply(graph, "gelu", NULL, &x, 1, &x));
+  require_ok(vl_apply(graph, "linear", NULL, (Tensor *[]){x, table}, 2, &program->logits));
+  require_ok(
+      vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){program->logits, labels}, 2, &loss));
+  program->loss = loss->outputs[0];
+  require_ok(apply_recipe(recipe, program));
+  require_ok(vl_graph_check(graph));
+}
+
+/* The table is looked up in fp32 whatever the precision, and its gradient's storage is made once: by the
+ * projection (in fp32 itself with weights=on-use), for the embedding to add to. */
+static void a_tied_table_has_one_gradient(void **state) {
+  (void)state;
+  static const struct {
+    const char *recipe, *maker;
+  } cases[] = {{"baseline", "matmul"}, {"amp=bf16", "cast"}, {"amp=bf16 weights=on-use", "matmul"}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    Program program;
+    build_tied(cases[c].recipe, &program);
+    for (int32_t i = 0; i < program.graph->node_count; i++) {
+      const Node *node = program.graph->nodes[i];
+      if (is_op(node, "embedding")) {
+        assert_ptr_equal(node->inputs[0], program.gradients[0].parameter);
+        assert_int_equal(node->outputs[0]->dtype, DTYPE_F32);
+      }
+      assert_false(node->segment == SEGMENT_BACKWARD && is_op(node, "add"));
+    }
+    assert_int_equal(program.gradient_count, 1);
+    const Tensor *gradient = program.gradients[0].gradient;
+    assert_string_equal(gradient->storage->name, "w.grad");
+    assert_int_equal(gradient->storage->role, ROLE_GRADIENT);
+    assert_true(is_op(gradient->producer, "embedding_backward"));
+    const Tensor *onto = gradient->producer->inputs[2];
+    assert_true(is_op(onto->producer, cases[c].maker));
+    assert_ptr_equal(onto->storage, gradient->storage);
+    assert_int_equal(onto->dtype, DTYPE_F32);
+    peak_bytes_of(&program); /* a schedule exists: nothing reads what was added to */
+    vl_program_destroy(&program);
+  }
+}
+
 static void low_weights_live_only_while_used(void **state) {
   (void)state;
   Program program;
@@ -497,6 +549,7 @@ int main(void) {
       cmocka_unit_test(fusion_leaves_other_gradient_sums),
       cmocka_unit_test(pool_indices_take_a_byte),
       cmocka_unit_test(mixed_precision_lowers_products_alone),
+      cmocka_unit_test(a_tied_table_has_one_gradient),
       cmocka_unit_test(low_weights_live_only_while_used),
       cmocka_unit_test(the_baseline_writes_over_what_the_source_does),
       cmocka_unit_test(in_place_holds_back_where_a_value_is_read_again),

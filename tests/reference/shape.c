@@ -91,7 +91,57 @@ static void pad(const Node *node, const Arrays *arrays) {
   }
 }
 
-const ReferenceOp reference_shape_ops[] = {{"sum", sum},         {"broadcast", broadcast},
-                                           {"reshape", reshape}, {"transpose", transpose},
-                                           {"slice", slice},     {"pad", pad},
+/* Rows by number: every `each` indices pick from `rows` rows of their own. */
+static void pick(const Node *node, const Arrays *arrays, int64_t each, int64_t rows) {
+  int64_t count = vl_tensor_elements(node->inputs[1]);
+  int64_t width = vl_tensor_elements(node->outputs[0]) / count;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t from = i / each * rows + (int64_t)arrays->inputs[1][i];
+    for (int64_t k = 0; k < width; k++)
+      arrays->outputs[0][i * width + k] = arrays->inputs[0][from * width + k];
+  }
+}
+
+/* The opposite of pick, on top of what the output holds. */
+static void put(const Node *node, const Arrays *arrays, int64_t each, int64_t rows) {
+  int64_t count = vl_tensor_elements(node->inputs[1]);
+  int64_t width = vl_tensor_elements(node->inputs[0]) / count;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t to = i / each * rows + (int64_t)arrays->inputs[1][i];
+    for (int64_t k = 0; k < width; k++)
+      arrays->outputs[0][to * width + k] += arrays->inputs[0][i * width + k];
+  }
+}
+
+static void embedding(const Node *node, const Arrays *arrays) {
+  pick(node, arrays, vl_tensor_elements(node->inputs[1]), node->inputs[0]->shape[0]);
+}
+
+static void embedding_backward(const Node *node, const Arrays *arrays) {
+  const double *onto = node->input_count > 2 ? arrays->inputs[2] : NULL; /* may be the output */
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++)
+    arrays->outputs[0][i] = onto ? onto[i] : 0.0;
+  put(node, arrays, vl_tensor_elements(node->inputs[1]), node->outputs[0]->shape[0]);
+}
+
+static void gather_tokens(const Node *node, const Arrays *arrays) {
+  pick(node, arrays, node->inputs[1]->shape[1], node->inputs[0]->shape[1]);
+}
+
+static void gather_tokens_backward(const Node *node, const Arrays *arrays) {
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++)
+    arrays->outputs[0][i] = 0.0;
+  put(node, arrays, node->inputs[1]->shape[1], node->outputs[0]->shape[1]);
+}
+
+const ReferenceOp reference_shape_ops[] = {{"sum", sum},
+                                           {"broadcast", broadcast},
+                                           {"embedding", embedding},
+                                           {"embedding_backward", embedding_backward},
+                                           {"gather_tokens", gather_tokens},
+                                           {"gather_tokens_backward", gather_tokens_backward},
+                                           {"reshape", reshape},
+                                           {"transpose", transpose},
+                                           {"slice", slice},
+                                           {"pad", pad},
                                            {NULL, NULL}};
