@@ -75,7 +75,7 @@ static Forward forward_memory(const Attention *it, Memory *memory) {
   own.keys = take(memory, transposed_words(it, it->length));
   own.values = take(memory, steps_words(it, it->length));
   own.queries = take(memory, QUERIES * row);
-  own.scratch = take(memory, PANEL * row);
+  own.scratch = take(memory, PANEL * attention_up(row, LINE_WORDS));
   own.scores = take(memory, QUERIES * KEYS);
   own.p = it->parts->pairs ? take(memory, QUERIES * KEYS / 2) : (uint32_t *)(void *)own.scores;
   own.results = take(memory, QUERIES * results_row(it));
@@ -110,7 +110,7 @@ static Backward backward_memory(const Attention *it, Memory *memory) {
   own.dy = take(memory, QUERIES * row);
   own.query_steps = take(memory, steps_words(it, QUERIES));
   own.dy_steps = take(memory, steps_words(it, QUERIES));
-  own.scratch = take(memory, PANEL * row);
+  own.scratch = take(memory, PANEL * attention_up(row, LINE_WORDS));
   own.scores = take(memory, QUERIES * KEYS);
   own.dp = take(memory, QUERIES * KEYS);
   own.dq = take(memory, QUERIES * results_row(it));
@@ -211,17 +211,6 @@ static void dot_rows(AttentionRows a, AttentionRows b, float *products) {
 
 /* ---- Dropout ------------------------------------------------------------------------------------------------------ */
 
-VECTOR_CLONES
-static void compare_words(const uint32_t *words, int64_t count, uint32_t limit, uint64_t *kept) {
-  for (int64_t first = 0; first < count; first += 64) {
-    uint64_t bits = 0;
-    int64_t end = count - first < 64 ? count - first : 64;
-    for (int64_t i = 0; i < end; i++)
-      bits |= (uint64_t)(words[first + i] > limit) << i;
-    kept[first / 64] = bits;
-  }
-}
-
 /* Which probabilities of a tile dropout keeps, as AttentionTile wants them. */
 static const uint64_t *draw_tile(const Attention *it, const Dropout *dropout, Head head, Range queries,
                                  Range keys, uint32_t *words, uint64_t *kept) {
@@ -230,7 +219,7 @@ static const uint64_t *draw_tile(const Attention *it, const Dropout *dropout, He
     int64_t element = (head.head * it->length + q) * it->length + keys.begin, count = keys.end - keys.begin;
     const uint32_t *drawn =
         random_words(dropout->key, (uint64_t)(dropout->first_sample + head.sample), element, count, words);
-    compare_words(drawn, count, dropout->limit, kept + (q - queries.begin) * ATTENTION_KEPT);
+    random_above(drawn, count, dropout->limit, kept + (q - queries.begin) * ATTENTION_KEPT);
   }
   return kept;
 }

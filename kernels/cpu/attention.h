@@ -63,7 +63,7 @@ typedef struct AttentionParts {
   /* Words by steps of columns, [row][to_row]. */
   void (*pack_rows)(AttentionRows from, uint32_t *to, int64_t to_row);
   /* For sums over columns: rows become the columns of b, [rows / PANEL][steps of columns][PANEL]. `scratch`
-   * holds PANEL rows as pack_rows makes them. */
+   * holds PANEL rows of as many words, rounded up to 16. */
   void (*pack_transposed)(AttentionRows from, uint32_t *to, uint32_t *scratch);
   /* For sums over rows: [columns / PANEL][steps of rows][PANEL]. */
   void (*pack_steps)(AttentionRows from, uint32_t *to);

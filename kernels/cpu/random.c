@@ -33,6 +33,16 @@ static void draw_portably(uint64_t key, uint64_t sample, uint64_t first, int64_t
   }
 }
 
+static void compare_portably(const uint32_t *words, int64_t count, uint32_t limit, uint64_t *bits) {
+  for (int64_t first = 0; first < count; first += 64) {
+    int64_t end = count - first < 64 ? count - first : 64;
+    uint64_t found = 0;
+    for (int64_t i = 0; i < end; i++)
+      found |= (uint64_t)(words[first + i] > limit) << i;
+    bits[first / 64] = found;
+  }
+}
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #include <immintrin.h>
 #define TARGET __attribute__((target("avx512f,avx512dq")))
@@ -84,7 +94,33 @@ void random_blocks(uint64_t key, uint64_t sample, uint64_t first, int64_t count,
   memcpy(words + 4 * whole, last, (size_t)(count - whole) * 4 * sizeof *words);
 }
 
+TARGET
+static void compare_avx512(const uint32_t *words, int64_t count, uint32_t limit, uint64_t *bits) {
+  const int64_t lanes = 16;
+  __m512i limits = _mm512_set1_epi32((int32_t)limit);
+  for (int64_t first = 0; first < count; first += 64) {
+    uint64_t found = 0;
+    for (int64_t i = first; i < count && i < first + 64; i += lanes) {
+      __mmask16 inside = (__mmask16)(count - i >= lanes ? 0xFFFF : (1 << (count - i)) - 1);
+      __m512i some = _mm512_maskz_loadu_epi32(inside, words + i);
+      found |= (uint64_t)_mm512_mask_cmpgt_epu32_mask(inside, some, limits) << (i - first);
+    }
+    bits[first / 64] = found;
+  }
+}
+
+void random_above(const uint32_t *words, int64_t count, uint32_t limit, uint64_t *bits) {
+  if (__builtin_cpu_supports("avx512dq"))
+    compare_avx512(words, count, limit, bits);
+  else
+    compare_portably(words, count, limit, bits);
+}
+
 #else
+
+void random_above(const uint32_t *words, int64_t count, uint32_t limit, uint64_t *bits) {
+  compare_portably(words, count, limit, bits);
+}
 
 void random_blocks(uint64_t key, uint64_t sample, uint64_t first, int64_t count, uint32_t *words) {
   draw_portably(key, sample, first, count, words);

@@ -16,4 +16,7 @@ static inline const uint32_t *random_words(uint64_t key, uint64_t sample, int64_
   return words + first % 4;
 }
 
+/* Bit i of `bits`, in words of 64: words[i] > limit. Bits of the last word behind count are 0. */
+void random_above(const uint32_t *words, int64_t count, uint32_t limit, uint64_t *bits);
+
 #endif
