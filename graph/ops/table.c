@@ -11,6 +11,8 @@ static const Op *const ops[] = {
     &op_batch_norm_apply,
     &op_batch_norm_update,
     &op_batch_norm_backward,
+    &op_layer_norm,
+    &op_layer_norm_backward,
     &op_relu,
     &op_relu_backward,
     &op_gelu,

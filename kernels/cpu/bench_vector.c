@@ -1,7 +1,7 @@
 /* bench-vector [batch] [repetitions] [op]: the kernels that are bound by memory, at ResNet-50's sizes, in the
- * layout its convolutions choose on this machine. For each: GB/s of what must be read and written once, and
- * its ratio to a memcpy of as many bytes by as many threads (1.00: nothing left to gain). Prints
- * CTestMeasurement lines. */
+ * layout its convolutions choose on this machine, and at BERT's. For each: GB/s of what must be read and
+ * written once, and its ratio to a memcpy of as many bytes by as many threads (1.00: nothing left to gain).
+ * Prints CTestMeasurement lines. */
 #include "devices/device.h"
 
 #include <inttypes.h>
@@ -11,13 +11,14 @@
 #include <string.h>
 
 /* A node to time. Inputs by letter: a activation, c channel vector, s the pooled side, i its index, n (N, C),
- * w weights, - absent. */
+ * w weights, v their squares, t tokens (N, side^2, C), r a number for each token, - absent. */
 typedef struct Row {
   const char *label, *op, *inputs;
   OpParams params;
   bool in_place; /* output 0 over input 0, and a residual's gradient over a second one */
   bool pools;    /* only at the stem's size */
   bool once;     /* only at one size */
+  bool tokens;   /* at BERT's sizes */
 } Row;
 
 static const Row rows[] = {
@@ -65,7 +66,16 @@ static const Row rows[] = {
     {.label = "avg_pool_backward", .op = "avg_pool_backward", .inputs = "s", .pools = true},
     {.label = "global_avg_pool", .op = "global_avg_pool", .inputs = "a", .once = true},
     {.label = "global_avg_pool_backward", .op = "global_avg_pool_backward", .inputs = "n", .once = true},
+    {.label = "layer_norm", .op = "layer_norm", .inputs = "tcc", .tokens = true},
+    {.label = "layer_norm_backward", .op = "layer_norm_backward", .inputs = "ttrrc", .tokens = true},
+    {.label = "  in place", .op = "layer_norm_backward", .inputs = "ttrrc", .in_place = true, .tokens = true},
     {.label = "sgd", .op = "sgd", .inputs = "www", .once = true},
+    {.label = "adamw",
+     .op = "adamw",
+     .inputs = "wwwv",
+     .params.beta1 = 0.9,
+     .params.beta2 = 0.999,
+     .once = true},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
@@ -73,7 +83,13 @@ typedef struct Size {
   int64_t channels, side;
 } Size;
 static const Size sizes[] = {{64, 112}, {64, 56}, {256, 56}, {512, 28}, {1024, 14}, {2048, 7}};
-enum { SIZES = sizeof sizes / sizeof *sizes, ONCE = 2 };
+/* 64 and 256 tokens a sample, BERT-base's and -large's width. */
+static const Size token_sizes[] = {{768, 8}, {768, 16}, {1024, 8}, {1024, 16}};
+enum {
+  SIZES = sizeof sizes / sizeof *sizes,
+  TOKEN_SIZES = sizeof token_sizes / sizeof *token_sizes,
+  ONCE = 2
+};
 
 typedef struct Bench {
   Device *device;
@@ -96,6 +112,8 @@ static Tensor *tensor_of(const Bench *bench, Graph *graph, char kind) {
   int64_t activation[] = {bench->batch, bench->size.channels, bench->size.side, bench->size.side};
   int64_t pooled[] = {bench->batch, bench->size.channels, small, small};
   int64_t weights[] = {2048, 512, 3, 3};
+  int64_t tokens[] = {bench->batch, bench->size.side * bench->size.side, bench->size.channels};
+  int64_t count = tokens[0] * tokens[1];
   switch (kind) {
   case 'a': return vl_graph_tensor(graph, "activation", ROLE_INPUT, bench->dtype, 4, activation);
   case 's': return vl_graph_tensor(graph, "pooled", ROLE_INPUT, bench->dtype, 4, pooled);
@@ -103,6 +121,9 @@ static Tensor *tensor_of(const Bench *bench, Graph *graph, char kind) {
   case 'n': return vl_graph_tensor(graph, "mean", ROLE_INPUT, bench->dtype, 2, activation);
   case 'c': return vl_graph_tensor(graph, "channels", ROLE_INPUT, DTYPE_F32, 1, &bench->size.channels);
   case 'w': return vl_graph_tensor(graph, "weights", ROLE_INPUT, DTYPE_F32, 4, weights);
+  case 'v': return vl_graph_tensor(graph, "squares", ROLE_INPUT, DTYPE_F32, 4, weights);
+  case 't': return vl_graph_tensor(graph, "tokens", ROLE_INPUT, bench->dtype, 3, tokens);
+  case 'r': return vl_graph_tensor(graph, "rows", ROLE_INPUT, DTYPE_F32, 1, &count);
   default: return NULL;
   }
 }
@@ -174,6 +195,7 @@ static void fill(const Tensor *tensor, uintptr_t address, int64_t bytes) {
   for (int64_t i = 0; i < count; i++) {
     int64_t place = i % 1021;
     double value = tensor->dtype == DTYPE_U8 ? (double)(place % 9) : (double)(place - 400) / 512.0;
+    if (strncmp(tensor->name, "squares", 7) == 0) value *= value;
     vl_element_set((void *)address, tensor->dtype, i, tensor->rank == 1 ? 1.0 : value);
   }
 }
@@ -225,11 +247,11 @@ static void print_measurement(const Row *row, const char *type, double ratio) {
   printf("<CTestMeasurement type=\"numeric/double\" name=\"%s\">%.3f</CTestMeasurement>\n", name, ratio);
 }
 
-static bool is_state(const Row *row) { return strcmp(row->op, "sgd") == 0; }
+static bool is_state(const Row *row) { return strcmp(row->op, "sgd") == 0 || strcmp(row->op, "adamw") == 0; }
 
 /* The input that an output is written over; -1: none. */
 static int32_t input_of_output(const Row *row, const Node *node, int32_t output) {
-  if (is_state(row)) return output == 0 ? 0 : 2;
+  if (is_state(row)) return output == 0 ? 0 : output + 1; /* all but the gradient, input 1 */
   if (!row->in_place) return -1;
   for (int32_t i = output == 0 ? 0 : 1; i < node->input_count; i++)
     if ((node->op->inplace[output] >> i & 1U) != 0) return i;
@@ -272,8 +294,9 @@ static void time_row(const Bench *bench, const Row *row) {
   printf("%-26s %-5s %5" PRId64 " x %3" PRId64 "^2  %8.1f %9.0f %7.1f %7.1f %6.2f\n", row->label,
          vl_dtype_name(is_state(row) ? DTYPE_F32 : bench->dtype), bench->size.channels, bench->size.side,
          vl_bytes_to_mb(bytes), ns * 1e-3, (double)bytes / ns, (double)bytes / copy_ns, copy_ns / ns);
-  if (row->pools || bench->size.channels == sizes[ONCE].channels)
-    print_measurement(row, vl_dtype_name(bench->dtype), copy_ns / ns);
+  bool measured = row->tokens ? bench->size.channels == 768 && bench->size.side == 16
+                              : row->pools || bench->size.channels == sizes[ONCE].channels;
+  if (measured) print_measurement(row, vl_dtype_name(bench->dtype), copy_ns / ns);
   fflush(stdout);
   release(bench, &memory);
   device->kernel_destroy(bench->device, &kernel);
@@ -289,11 +312,11 @@ int main(int argc, char **argv) {
          "ratio");
   for (int i = 0; i < ROWS; i++)
     for (int d = 0; d < 2; d++)
-      for (int s = 0; s < SIZES; s++) {
+      for (int s = 0; s < (rows[i].tokens ? TOKEN_SIZES : SIZES); s++) {
         if (only != NULL && strcmp(rows[i].op, only) != 0) continue;
         if ((rows[i].pools && s != 0) || (rows[i].once && s != ONCE)) continue;
         bench.dtype = d == 0 ? DTYPE_F32 : DTYPE_BF16;
-        bench.size = sizes[s];
+        bench.size = rows[i].tokens ? token_sizes[s] : sizes[s];
         if (d == 1 && is_state(&rows[i])) continue;
         time_row(&bench, &rows[i]);
       }

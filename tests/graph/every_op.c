@@ -55,6 +55,13 @@ static Status build_elementwise(Graph *graph, Tensor **x) {
   VL_TRY(unary(graph, "scale", &(OpParams){.alpha = 1.0 / 3.0}, x));
   VL_TRY(unary(graph, "dropout", &(OpParams){.rate = 0.1, .random_scope = "block.dropout"}, x));
   VL_TRY(unary(graph, "copy", NULL, x));
+  vl_graph_set_scope(graph, "block.ln");
+  Tensor *gamma = parameter(graph, "block.ln.weight", 1, (int64_t[]){4});
+  Tensor *beta = parameter(graph, "block.ln.bias", 1, (int64_t[]){4});
+  Node *norm;
+  VL_TRY(vl_graph_add(graph, "layer_norm", &(OpParams){.epsilon = 1e-12}, (Tensor *[]){*x, gamma, beta}, 3,
+                      &norm));
+  *x = norm->outputs[0];
   vl_graph_set_scope(graph, "twice");
   VL_TRY(vl_apply(graph, "mul", NULL, (Tensor *[]){*x, *x}, 2, x));
   VL_TRY(vl_apply(graph, "add", NULL, (Tensor *[]){*x, *x}, 2, x));

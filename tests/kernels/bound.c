@@ -113,9 +113,13 @@ static const char *const exact_ops[] = {
 
 /* ---- The form shared by all ------------------------------------------------------------------------------ */
 
+/* A result that is off by at most `error` before it is rounded to its dtype. */
+static double rounded_bound(double error, double value, DType dtype) {
+  return error + roundoff_of(dtype) * (fabs(value) + error);
+}
+
 static double bound_of(double roundings, double magnitude, double value, DType dtype) {
-  double accumulated = roundings * f32_roundoff * magnitude;
-  return accumulated + roundoff_of(dtype) * (fabs(value) + accumulated);
+  return rounded_bound(roundings * f32_roundoff * magnitude, value, dtype);
 }
 
 static void exact_bounds(const Node *node, double *const *outputs, double *const *bounds) {
@@ -327,6 +331,74 @@ static void adamw_bounds(const Node *node, double *const *inputs, double *const 
   }
 }
 
+/* What a row's statistics may be off by; README.md derives it. */
+typedef struct RowErrors {
+  double mean;     /* absolute */
+  double relative; /* of rstd */
+} RowErrors;
+
+static RowErrors row_errors(const double *x, int64_t width, double rstd) {
+  double roundings = sum_roundings(width), magnitude = 0.0;
+  for (int64_t i = 0; i < width; i++)
+    magnitude += fabs(x[i]) / (double)width;
+  RowErrors errors = {.mean = (roundings + 2.0) * f32_roundoff * magnitude};
+  /* Roundings of the variance weigh what it has in var + epsilon, at most all of it. */
+  errors.relative = (roundings + 6.0) * f32_roundoff + errors.mean * errors.mean * rstd * rstd;
+  return errors;
+}
+
+static void layer_norm_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                              double *const *bounds) {
+  const Tensor *x = node->inputs[0];
+  int64_t width = x->shape[x->rank - 1], rows = vl_tensor_elements(x) / width;
+  for (int64_t r = 0; r < rows; r++) {
+    double mean = outputs[1][r], rstd = outputs[2][r];
+    RowErrors errors = row_errors(inputs[0] + r * width, width, rstd);
+    bounds[1][r] = rounded_bound(errors.mean, mean, node->outputs[1]->dtype);
+    bounds[2][r] = rounded_bound(errors.relative * rstd, rstd, node->outputs[2]->dtype);
+    for (int64_t i = r * width; i < (r + 1) * width; i++) {
+      double gain = fabs(inputs[1][i % width]) * rstd, difference = fabs(inputs[0][i] - mean);
+      double error = gain * (errors.mean + difference * (errors.relative + 4.0 * f32_roundoff)) +
+                     f32_roundoff * (fabs(inputs[2][i % width]) + gain * difference);
+      bounds[0][i] = rounded_bound(error, outputs[0][i], x->dtype);
+    }
+  }
+}
+
+/* The statistics are given, so that a difference has one rounding. */
+static void layer_norm_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                       double *const *bounds) {
+  const double own = 8.0;
+  const Tensor *x = node->inputs[1];
+  int64_t width = x->shape[x->rank - 1], rows = vl_tensor_elements(x) / width;
+  double *dgamma = vl_allocate((size_t)width * sizeof *dgamma);
+  double *dbeta = vl_allocate((size_t)width * sizeof *dbeta);
+  for (int64_t r = 0; r < rows; r++) {
+    double mean = inputs[2][r], rstd = fabs(inputs[3][r]), sum = 0.0, product = 0.0;
+    for (int64_t i = 0; i < width; i++) {
+      double dy = fabs(inputs[0][r * width + i]), g = dy * fabs(inputs[4][i]) / (double)width;
+      double normal = fabs(inputs[1][r * width + i] - mean) * rstd;
+      dgamma[i] += dy * normal;
+      dbeta[i] += dy;
+      sum += g;
+      product += g * normal;
+    }
+    double of_sums = sum_roundings(width) + own;
+    for (int64_t i = 0; i < width; i++) {
+      int64_t at = r * width + i;
+      double normal = fabs(inputs[1][at] - mean) * rstd, g = fabs(inputs[0][at] * inputs[4][i]);
+      double terms = own * g + of_sums * (sum + normal * product);
+      bounds[0][at] = bound_of(rstd, terms, outputs[0][at], x->dtype);
+    }
+  }
+  for (int64_t i = 0; i < width; i++) {
+    bounds[1][i] = bound_of(sum_roundings(rows) + own, dgamma[i], outputs[1][i], node->outputs[1]->dtype);
+    bounds[2][i] = bound_of(sum_roundings(rows), dbeta[i], outputs[2][i], node->outputs[2]->dtype);
+  }
+  free(dgamma);
+  free(dbeta);
+}
+
 typedef struct OwnBound {
   const char *name;
   void (*fill)(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds);
@@ -334,6 +406,8 @@ typedef struct OwnBound {
 
 static const OwnBound own_bounds[] = {{"batch_norm_stats", stats_bounds},
                                       {"batch_norm_backward", norm_backward_bounds},
+                                      {"layer_norm", layer_norm_bounds},
+                                      {"layer_norm_backward", layer_norm_backward_bounds},
                                       {"gelu", gelu_bounds},
                                       {"gelu_backward", gelu_bounds},
                                       {"softmax_cross_entropy", loss_bounds},

@@ -91,6 +91,8 @@ static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t see
       draw_labels(&row->operands[operand], evaluation, storage, seed);
     } else if (drawn && row->operands[operand].values == VALUES_POSITIVE) {
       evaluation_draw(evaluation, storage, seed, 1.0, 0.75);
+    } else if (drawn && row->operands[operand].values == VALUES_FAR) {
+      evaluation_draw(evaluation, storage, seed, 1000.0, bound);
     } else if (drawn || strcmp(storage->name, "weights") == 0) {
       evaluation_draw(evaluation, storage, seed, 0.0, bound);
     }

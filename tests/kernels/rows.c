@@ -6,6 +6,10 @@
   {                                                                                                          \
     .kind = OPERAND_ACTIVATION, .shape = { __VA_ARGS__ }                                                     \
   }
+#define FAR_ACTIVATION(...)                                                                                  \
+  {                                                                                                          \
+    .kind = OPERAND_ACTIVATION, .values = VALUES_FAR, .shape = { __VA_ARGS__ }                               \
+  }
 #define WEIGHT(...)                                                                                          \
   {                                                                                                          \
     .kind = OPERAND_WEIGHT, .shape = { __VA_ARGS__ }                                                         \
@@ -241,6 +245,56 @@ const OpRow op_rows[] = {
      .operands = {STATE(19), STATE(19), STATE(19), STATE(19), {.kind = OPERAND_COUNTER, .shape = {1}}},
      .no_gradient = true,
      .build = first_output},
+    {.op = "layer_norm",
+     .what = "odd width",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(5, 37), F32(37), F32(37)},
+     .build = first_output},
+    {.op = "layer_norm",
+     .what = "BERT's width",
+     .params = {.epsilon = 1e-12},
+     .operands = {ACTIVATION(2, 3, 768), POSITIVE(768), F32(768)},
+     .build = first_output},
+    {.op = "layer_norm",
+     .what = "long rows",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(3, 4219), F32(4219), F32(4219)},
+     .build = first_output},
+    {.op = "layer_norm",
+     .what = "many rows",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(13, 31, 65), F32(65), F32(65)},
+     .build = first_output},
+    {.op = "layer_norm",
+     .what = "far from zero",
+     .params = {.epsilon = 1e-5},
+     .operands = {FAR_ACTIVATION(7, 129), F32(129), F32(129)},
+     .build = first_output,
+     .no_gradient = true}, /* differences in double lose too much there */
+    {.op = "layer_norm",
+     .what = "4-D, narrow rows",
+     .params = {.epsilon = 1e-3},
+     .operands = {ACTIVATION(2, 3, 5, 7), F32(7), F32(7)},
+     .build = first_output},
+    {.op = "layer_norm",
+     .what = "one row, one value",
+     .params = {.epsilon = 0.25},
+     .operands = {ACTIVATION(1), F32(1), F32(1)},
+     .build = first_output},
+    {.op = "layer_norm",
+     .what = "parameters in the run's type",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(3, 1031), ACTIVATION(1031), ACTIVATION(1031)},
+     .build = first_output},
+    {.op = "layer_norm_backward",
+     .what = "far from zero",
+     .operands = {ACTIVATION(7, 129),
+                  FAR_ACTIVATION(7, 129),
+                  {.kind = OPERAND_F32, .values = VALUES_FAR, .shape = {7}},
+                  POSITIVE(7),
+                  F32(129)},
+     .build = first_output,
+     .no_gradient = true},
     {.op = "relu", .what = "4-D", .operands = {ACTIVATION(2, 17, 5, 3)}},
     {.op = "relu", .what = "2-D", .operands = {ACTIVATION(7, 33)}},
     {.op = "gelu", .what = "4-D", .operands = {ACTIVATION(2, 19, 5, 3)}},

@@ -7,6 +7,7 @@
 /* What an operand's values are. */
 typedef enum Values {
   VALUES_SIGNED = 0, /* variance 1 around 0 */
+  VALUES_FAR,        /* variance 1 around 1000 */
   VALUES_POSITIVE,   /* within [0.25, 1.75]: variances, scales */
   VALUES_CLASSES,    /* i32 in [0, count) */
   VALUES_IGNORABLE,  /* likewise, but every third is VL_IGNORED_LABEL */

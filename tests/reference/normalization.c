@@ -1,4 +1,5 @@
-/* Batch normalisation: statistics over samples and space, application, running statistics, gradient. */
+/* Layer normalisation, and batch normalisation: statistics over samples and space, application, running
+ * statistics, gradient. */
 #include "tests/reference/ops.h"
 #include <math.h>
 
@@ -112,8 +113,55 @@ static void batch_norm_backward(const Node *node, const Arrays *arrays) {
   }
 }
 
+static void layer_norm(const Node *node, const Arrays *arrays) {
+  const Tensor *tensor = node->inputs[0];
+  int64_t width = tensor->shape[tensor->rank - 1], rows = vl_tensor_elements(tensor) / width;
+  const double *gamma = arrays->inputs[1], *beta = arrays->inputs[2];
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < rows; r++) {
+    const double *x = arrays->inputs[0] + r * width;
+    double sum = 0.0, squares = 0.0;
+    for (int64_t i = 0; i < width; i++)
+      sum += x[i];
+    double center = sum / (double)width;
+    for (int64_t i = 0; i < width; i++)
+      squares += (x[i] - center) * (x[i] - center);
+    double scale = 1.0 / sqrt(squares / (double)width + node->params.epsilon);
+    for (int64_t i = 0; i < width; i++)
+      arrays->outputs[0][r * width + i] = gamma[i] * (x[i] - center) * scale + beta[i];
+    if (arrays->outputs[1]) arrays->outputs[1][r] = center;
+    if (arrays->outputs[2]) arrays->outputs[2][r] = scale;
+  }
+}
+
+static void layer_norm_backward(const Node *node, const Arrays *arrays) {
+  const Tensor *tensor = node->inputs[1];
+  int64_t width = tensor->shape[tensor->rank - 1], rows = vl_tensor_elements(tensor) / width;
+  const double *gamma = arrays->inputs[4];
+  double *dx = arrays->outputs[0], *dgamma = arrays->outputs[1], *dbeta = arrays->outputs[2];
+  for (int64_t i = 0; i < width; i++) {
+    if (dgamma) dgamma[i] = 0.0;
+    if (dbeta) dbeta[i] = 0.0;
+  }
+  for (int64_t r = 0; r < rows; r++) {
+    const double *dy = arrays->inputs[0] + r * width, *x = arrays->inputs[1] + r * width;
+    double center = arrays->inputs[2][r], scale = arrays->inputs[3][r], sum = 0.0, product = 0.0;
+    for (int64_t i = 0; i < width; i++) {
+      double normal = (x[i] - center) * scale;
+      sum += dy[i] * gamma[i] / (double)width;
+      product += dy[i] * gamma[i] * normal / (double)width;
+      if (dgamma) dgamma[i] += dy[i] * normal;
+      if (dbeta) dbeta[i] += dy[i];
+    }
+    for (int64_t i = 0; dx && i < width; i++)
+      dx[r * width + i] = scale * (dy[i] * gamma[i] - sum - (x[i] - center) * scale * product);
+  }
+}
+
 const ReferenceOp reference_normalization_ops[] = {{"batch_norm_stats", batch_norm_stats},
                                                    {"batch_norm_apply", batch_norm_apply},
                                                    {"batch_norm_update", batch_norm_update},
                                                    {"batch_norm_backward", batch_norm_backward},
+                                                   {"layer_norm", layer_norm},
+                                                   {"layer_norm_backward", layer_norm_backward},
                                                    {NULL, NULL}};
