@@ -7,7 +7,10 @@
  * Backward, with n = (x - mean) rstd the normal value, g = dy gamma and a row of H values:
  *   dbeta = sum dy, dgamma = sum dy n over rows;  dx = rstd (g - sum g / H - n sum g n / H)
  * Sums over rows are made in f32 for VECTOR_RUN rows and then go to double; threads are added in their order.
- */
+ *
+ * Rows are walked in blocks of VECTOR_LANES values, in bf16 as pairs: what is kept per column (gamma, beta
+ * and their gradients while they are summed) is then in pair order within a block. The values after the last
+ * whole block are in order. */
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
@@ -17,27 +20,46 @@ typedef struct RowStatistics {
   float mean, rstd;
 } RowStatistics;
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static int64_t width_of(const Tensor *x) { return x->shape[x->rank - 1]; }
 
-/* ---- Forward ---------------------------------------------------------------------------------------------- */
+static int64_t whole_blocks(int64_t width) { return width / VECTOR_LANES * VECTOR_LANES; }
 
-VECTOR_INLINE float term(const void *x, int64_t i, bool bf16, bool squared, float shift) {
-  float value = vector_load(x, i, bf16);
-  return squared ? (value - shift) * (value - shift) : value;
+/* The column of place `i` in the order rows are walked in. */
+static int64_t column_of(int64_t i, int64_t width, bool bf16) {
+  if (!bf16 || i >= whole_blocks(width)) return i;
+  int64_t lane = i % VECTOR_LANES;
+  return i - lane + (lane < VECTOR_PAIRS ? 2 * lane : 2 * (lane - VECTOR_PAIRS) + 1);
 }
 
-/* The sum of at most VECTOR_RUN values a lane, or of their squared differences from `shift`. */
+/* A parameter as f32 in that order. */
+static void order_columns(float *to, VectorArray from, int64_t width, bool bf16) {
+  for (int64_t i = 0; i < width; i++)
+    to[i] = vector_element(from, column_of(i, width, bf16));
+}
+
+/* ---- Forward: statistics ----------------------------------------------------------------------------------- */
+
+/* What the i-th value brings, or in bf16 the i-th pair of values. */
+VECTOR_INLINE float term(const void *x, int64_t i, bool bf16, bool squared, float shift) {
+  VectorPair pair = bf16 ? vector_load_pair(x, i) : (VectorPair){vector_load(x, i, false), 0.0F};
+  if (!bf16) return squared ? (pair.even - shift) * (pair.even - shift) : pair.even;
+  if (!squared) return pair.even + pair.odd;
+  return (pair.even - shift) * (pair.even - shift) + (pair.odd - shift) * (pair.odd - shift);
+}
+
+/* The sum of at most VECTOR_RUN terms a lane: of values, or of their squared differences from `shift`. The
+ * second reading, from the cache, fetches what follows. */
 VECTOR_INLINE double sum_run(const void *x, Range run, bool bf16, bool squared, float shift) {
   float lanes[VECTOR_LANES] = {0.0F};
   int64_t i = run.begin;
-  for (; i + 4 * VECTOR_LANES <= run.end; i += 4 * VECTOR_LANES)
+  for (; i + 4 * VECTOR_LANES <= run.end; i += 4 * VECTOR_LANES) {
+    if (squared) vector_prefetch(x, i, 4 * VECTOR_LANES, false); /* a pair has the bytes of an f32 */
 #pragma omp simd
     for (int64_t l = i; l < i + VECTOR_LANES; l++)
       lanes[l - i] += (term(x, l, bf16, squared, shift) + term(x, l + VECTOR_LANES, bf16, squared, shift)) +
                       (term(x, l + 2 * VECTOR_LANES, bf16, squared, shift) +
                        term(x, l + 3 * VECTOR_LANES, bf16, squared, shift));
+  }
   for (; i < run.end; i += VECTOR_LANES) {
     int64_t end = i + VECTOR_LANES < run.end ? i + VECTOR_LANES : run.end;
 #pragma omp simd
@@ -49,9 +71,14 @@ VECTOR_INLINE double sum_run(const void *x, Range run, bool bf16, bool squared, 
 
 VECTOR_INLINE double sum_row(const void *x, int64_t width, bool bf16, bool squared, float shift) {
   const int64_t most = VECTOR_RUN * VECTOR_LANES;
+  int64_t terms = bf16 ? width / 2 : width;
   double sum = 0.0;
-  for (int64_t i = 0; i < width; i += most)
-    sum += sum_run(x, (Range){i, i + most < width ? i + most : width}, bf16, squared, shift);
+  for (int64_t i = 0; i < terms; i += most)
+    sum += sum_run(x, (Range){i, i + most < terms ? i + most : terms}, bf16, squared, shift);
+  if (bf16 && width % 2 == 1) {
+    float last = vector_load(x, width - 1, true);
+    sum += (double)(squared ? (last - shift) * (last - shift) : last);
+  }
   return sum;
 }
 
@@ -66,71 +93,89 @@ static RowStatistics statistics_of(const void *x, int64_t width, bool bf16, doub
   return bf16 ? row_statistics(x, width, true, epsilon) : row_statistics(x, width, false, epsilon);
 }
 
+/* ---- Forward: application ---------------------------------------------------------------------------------- */
+
+VECTOR_INLINE float normalised(float x, RowStatistics by, float gamma, float beta) {
+  return (x - by.mean) * by.rstd * gamma + beta;
+}
+
 /* y may be x. */
-VECTOR_INLINE void normalise_values(void *y, const void *x, const float *gamma, const float *beta,
-                                    int64_t count, bool bf16, RowStatistics by) {
+VECTOR_INLINE void normalise_values(void *y, const void *x, const float *gamma, const float *beta, Range at,
+                                    bool bf16, RowStatistics by) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; i++)
-    vector_store(y, i, (vector_load(x, i, bf16) - by.mean) * by.rstd * gamma[i] + beta[i], bf16);
+  for (int64_t i = at.begin; i < at.end; i++)
+    vector_store(y, i, normalised(vector_load(x, i, bf16), by, gamma[i], beta[i]), bf16);
+}
+
+VECTOR_INLINE void normalise_pairs(void *y, const void *x, const float *gamma, const float *beta,
+                                   int64_t first, RowStatistics by) {
+#pragma omp simd
+  for (int64_t p = 0; p < VECTOR_PAIRS; p++) {
+    int64_t even = first + p, odd = even + VECTOR_PAIRS;
+    VectorPair pair = vector_load_pair(x, first / 2 + p);
+    vector_store_pair(y, first / 2 + p,
+                      (VectorPair){normalised(pair.even, by, gamma[even], beta[even]),
+                                   normalised(pair.odd, by, gamma[odd], beta[odd])});
+  }
 }
 
 VECTOR_CLONES
-static void normalise(void *y, const void *x, const float *gamma, const float *beta, int64_t count, bool bf16,
+static void normalise(void *y, const void *x, const float *gamma, const float *beta, int64_t width, bool bf16,
                       RowStatistics by) {
-  if (bf16)
-    normalise_values(y, x, gamma, beta, count, true, by);
-  else
-    normalise_values(y, x, gamma, beta, count, false, by);
+  if (!bf16) {
+    normalise_values(y, x, gamma, beta, (Range){0, width}, false, by);
+    return;
+  }
+  int64_t i = 0;
+  for (; i + VECTOR_LANES <= width; i += VECTOR_LANES)
+    normalise_pairs(y, x, gamma, beta, i, by);
+  normalise_values(y, x, gamma, beta, (Range){i, width}, true, by);
 }
 
 /* One launch. */
 typedef struct Forward {
-  VectorArray x, gamma, beta, y;
-  float *mean, *rstd;
+  VectorArray x, y;
+  float *gamma, *beta, *mean, *rstd;
   int64_t width;
   double epsilon;
 } Forward;
 
 static void normalise_rows(const Forward *run, Range rows) {
-  _Alignas(64) float buffer[2][VECTOR_TILE];
   bool bf16 = run->x.dtype == DTYPE_BF16;
   for (int64_t row = rows.begin; row < rows.end; row++) {
-    int64_t start = row * run->width;
-    RowStatistics by = statistics_of(vector_at(run->x, start), run->width, bf16, run->epsilon);
+    const void *x = vector_at(run->x, row * run->width);
+    RowStatistics by = statistics_of(x, run->width, bf16, run->epsilon);
     if (run->mean != NULL) run->mean[row] = by.mean;
     if (run->rstd != NULL) run->rstd[row] = by.rstd;
-    for (int64_t i = 0; i < run->width; i += VECTOR_TILE) {
-      int64_t count = smaller(run->width - i, VECTOR_TILE);
-      normalise(vector_at(run->y, start + i), vector_at(run->x, start + i),
-                vector_read(run->gamma, i, count, buffer[0]), vector_read(run->beta, i, count, buffer[1]),
-                count, bf16, by);
-    }
+    normalise(vector_at(run->y, row * run->width), x, run->gamma, run->beta, run->width, bf16, by);
   }
 }
 
 static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                      uintptr_t workspace, const LaunchContext *context) {
-  (void)workspace;
   (void)context;
   const Tensor *x = kernel->node->inputs[0];
+  int64_t elements = vl_tensor_elements(x), width = width_of(x);
   Forward run = {.x = vector_input(kernel, inputs, 0),
-                 .gamma = vector_input(kernel, inputs, 1),
-                 .beta = vector_input(kernel, inputs, 2),
                  .y = vector_output(kernel, outputs, 0),
+                 .gamma = (float *)workspace,
+                 .beta = (float *)workspace + vector_by_lines(width),
                  .mean = vector_output(kernel, outputs, 1).address,
                  .rstd = vector_output(kernel, outputs, 2).address,
-                 .width = width_of(x),
+                 .width = width,
                  .epsilon = kernel->node->params.epsilon};
-  int64_t elements = vl_tensor_elements(x);
+  bool bf16 = run.x.dtype == DTYPE_BF16;
+  order_columns(run.gamma, vector_input(kernel, inputs, 1), width, bf16);
+  order_columns(run.beta, vector_input(kernel, inputs, 2), width, bf16);
   int32_t threads = vector_threads(kernel, elements);
 #pragma omp parallel num_threads(threads) if (threads > 1)
-  normalise_rows(&run, vector_share(elements / run.width, omp_get_num_threads(), omp_get_thread_num()));
+  normalise_rows(&run, vector_share(elements / width, omp_get_num_threads(), omp_get_thread_num()));
   return vl_ok();
 }
 
 static Status prepare(CpuDevice *device, Kernel *kernel) {
   (void)device;
-  (void)kernel;
+  kernel->workspace_bytes = 2 * vector_by_lines(width_of(kernel->node->inputs[0])) * (int64_t)sizeof(float);
   return vl_ok();
 }
 
@@ -142,107 +187,151 @@ const CpuOp cpu_op_layer_norm = {
     .launch = launch,
 };
 
-/* ---- Backward --------------------------------------------------------------------------------------------- */
+/* ---- Backward: sums ------------------------------------------------------------------------------------------ */
 
 enum { IN_DY, IN_X, IN_MEAN, IN_RSTD, IN_GAMMA };
 enum { OUT_DX, OUT_DGAMMA, OUT_DBETA };
 
-/* A tile of a row: at most VECTOR_TILE values. dx may be dy or x. */
-typedef struct Tile {
+/* A row. dx may be dy or x. */
+typedef struct Row {
   const void *dy, *x;
   void *dx;
   const float *gamma;
-  int64_t count;
-} Tile;
+  int64_t width;
+  RowStatistics by;
+} Row;
 
-/* What a row's values bring to the sums over it, and to those over rows. */
+/* sum g and sum g n of a row; dgamma and dbeta of rows. */
 typedef struct RowSums {
-  double gradient, product; /* sum g, sum g n */
+  double gradient, product;
 } RowSums;
 
-VECTOR_INLINE void add_values(const Tile *at, Range values, bool bf16, RowStatistics by, float *sum,
-                              float *product, float *restrict dgamma, float *restrict dbeta) {
+/* Where a value is added: its lane and its column. */
+VECTOR_INLINE void add_value(float dy, float x, const Row *row, int64_t lane, int64_t column, float *gradient,
+                             float *product, float *dgamma, float *dbeta) {
+  float normal = (x - row->by.mean) * row->by.rstd, g = dy * row->gamma[column];
+  dgamma[column] += dy * normal;
+  dbeta[column] += dy;
+  gradient[lane] += g;
+  product[lane] += g * normal;
+}
+
+/* At most VECTOR_LANES values. */
+VECTOR_INLINE void add_values(const Row *row, Range at, bool bf16, float *gradient, float *product,
+                              float *dgamma, float *dbeta) {
 #pragma omp simd
-  for (int64_t i = values.begin; i < values.end; i++) {
-    float dy = vector_load(at->dy, i, bf16);
-    float normal = (vector_load(at->x, i, bf16) - by.mean) * by.rstd;
-    float g = dy * at->gamma[i];
-    dgamma[i] += dy * normal;
-    dbeta[i] += dy;
-    sum[i - values.begin] += g;
-    product[i - values.begin] += g * normal;
+  for (int64_t i = at.begin; i < at.end; i++)
+    add_value(vector_load(row->dy, i, bf16), vector_load(row->x, i, bf16), row, i - at.begin, i, gradient,
+              product, dgamma, dbeta);
+}
+
+VECTOR_INLINE void add_pairs(const Row *row, int64_t first, float *gradient, float *product, float *dgamma,
+                             float *dbeta) {
+#pragma omp simd
+  for (int64_t p = 0; p < VECTOR_PAIRS; p++) {
+    VectorPair dy = vector_load_pair(row->dy, first / 2 + p), x = vector_load_pair(row->x, first / 2 + p);
+    add_value(dy.even, x.even, row, p, first + p, gradient, product, dgamma, dbeta);
+    int64_t odd = p + VECTOR_PAIRS;
+    add_value(dy.odd, x.odd, row, odd, first + odd, gradient, product, dgamma, dbeta);
   }
 }
 
-VECTOR_INLINE RowSums add_row(const Tile *at, bool bf16, RowStatistics by, float *dgamma, float *dbeta) {
-  float sum[VECTOR_LANES] = {0.0F}, product[VECTOR_LANES] = {0.0F};
-  int64_t i = 0;
-  for (; i + VECTOR_LANES <= at->count; i += VECTOR_LANES)
-    add_values(at, (Range){i, i + VECTOR_LANES}, bf16, by, sum, product, dgamma, dbeta);
-  add_values(at, (Range){i, at->count}, bf16, by, sum, product, dgamma, dbeta);
-  return (RowSums){vector_total(sum), vector_total(product)};
-}
-
-VECTOR_CLONES
-static RowSums add_tile(const Tile *at, bool bf16, RowStatistics by, float *dgamma, float *dbeta) {
-  return bf16 ? add_row(at, true, by, dgamma, dbeta) : add_row(at, false, by, dgamma, dbeta);
-}
-
-/* By what dx = rstd g - (constant + n slope). */
-VECTOR_INLINE void differentiate_values(const Tile *at, bool bf16, RowStatistics by, float constant,
-                                        float slope) {
-#pragma omp simd
-  for (int64_t i = 0; i < at->count; i++) {
-    float normal = (vector_load(at->x, i, bf16) - by.mean) * by.rstd;
-    float g = vector_load(at->dy, i, bf16) * at->gamma[i];
-    vector_store(at->dx, i, by.rstd * g - (constant + normal * slope), bf16);
-  }
-}
-
-VECTOR_CLONES
-static void differentiate(const Tile *at, bool bf16, RowStatistics by, float constant, float slope) {
+VECTOR_INLINE void add_block(const Row *row, int64_t first, bool bf16, float *gradient, float *product,
+                             float *dgamma, float *dbeta) {
+  vector_prefetch(row->dy, first, VECTOR_LANES, bf16);
+  vector_prefetch(row->x, first, VECTOR_LANES, bf16);
   if (bf16)
-    differentiate_values(at, true, by, constant, slope);
+    add_pairs(row, first, gradient, product, dgamma, dbeta);
   else
-    differentiate_values(at, false, by, constant, slope);
+    add_values(row, (Range){first, first + VECTOR_LANES}, false, gradient, product, dgamma, dbeta);
 }
+
+VECTOR_INLINE RowSums add_row(const Row *row, bool bf16, float *dgamma, float *dbeta) {
+  const int64_t most = VECTOR_RUN * VECTOR_LANES;
+  RowSums sums = {0.0, 0.0};
+  for (int64_t begin = 0; begin < row->width; begin += most) {
+    float gradient[VECTOR_LANES] = {0.0F}, product[VECTOR_LANES] = {0.0F};
+    int64_t i = begin, end = begin + most < row->width ? begin + most : row->width;
+    for (; i + VECTOR_LANES <= end; i += VECTOR_LANES)
+      add_block(row, i, bf16, gradient, product, dgamma, dbeta);
+    add_values(row, (Range){i, end}, bf16, gradient, product, dgamma, dbeta);
+    sums.gradient += vector_total(gradient);
+    sums.product += vector_total(product);
+  }
+  return sums;
+}
+
+VECTOR_CLONES
+static RowSums sums_of(const Row *row, bool bf16, float *dgamma, float *dbeta) {
+  return bf16 ? add_row(row, true, dgamma, dbeta) : add_row(row, false, dgamma, dbeta);
+}
+
+/* ---- Backward: dx -------------------------------------------------------------------------------------------- */
+
+/* dx = rstd g - (constant + n slope) */
+VECTOR_INLINE float derivative(float dy, float x, float gamma, RowStatistics by, float constant,
+                               float slope) {
+  return by.rstd * (dy * gamma) - (constant + (x - by.mean) * by.rstd * slope);
+}
+
+VECTOR_INLINE void differentiate_values(const Row *row, Range at, bool bf16, float constant, float slope) {
+#pragma omp simd
+  for (int64_t i = at.begin; i < at.end; i++)
+    vector_store(row->dx, i,
+                 derivative(vector_load(row->dy, i, bf16), vector_load(row->x, i, bf16), row->gamma[i],
+                            row->by, constant, slope),
+                 bf16);
+}
+
+VECTOR_INLINE void differentiate_pairs(const Row *row, int64_t first, float constant, float slope) {
+#pragma omp simd
+  for (int64_t p = 0; p < VECTOR_PAIRS; p++) {
+    int64_t even = first + p, odd = even + VECTOR_PAIRS;
+    VectorPair dy = vector_load_pair(row->dy, first / 2 + p), x = vector_load_pair(row->x, first / 2 + p);
+    vector_store_pair(row->dx, first / 2 + p,
+                      (VectorPair){derivative(dy.even, x.even, row->gamma[even], row->by, constant, slope),
+                                   derivative(dy.odd, x.odd, row->gamma[odd], row->by, constant, slope)});
+  }
+}
+
+VECTOR_CLONES
+static void differentiate(const Row *row, bool bf16, float constant, float slope) {
+  if (!bf16) {
+    differentiate_values(row, (Range){0, row->width}, false, constant, slope);
+    return;
+  }
+  int64_t i = 0;
+  for (; i + VECTOR_LANES <= row->width; i += VECTOR_LANES)
+    differentiate_pairs(row, i, constant, slope);
+  differentiate_values(row, (Range){i, row->width}, true, constant, slope);
+}
+
+/* ---- Backward: the op ---------------------------------------------------------------------------------------- */
 
 /* One launch. */
 typedef struct Backward {
-  VectorArray dy, x, gamma, dx;
+  VectorArray dy, x, dx;
   const float *mean, *rstd;
   float *dgamma, *dbeta;
   int64_t width, padded; /* padded: to whole cache lines */
   double *sums;          /* [thread][2][padded]: dgamma, dbeta */
   float *lanes;          /* likewise, of the last rows */
+  float *gamma;          /* [padded] */
 } Backward;
 
-static Tile tile_at(const Backward *run, int64_t row, int64_t first, float *buffer) {
-  int64_t count = smaller(run->width - first, VECTOR_TILE), offset = row * run->width + first;
-  return (Tile){.dy = vector_at(run->dy, offset),
-                .x = vector_at(run->x, offset),
-                .dx = vector_at(run->dx, offset),
-                .gamma = vector_read(run->gamma, first, count, buffer),
-                .count = count};
-}
-
-static void differentiate_row(const Backward *run, int64_t row, float *lanes) {
-  _Alignas(64) float buffer[VECTOR_TILE];
+static void differentiate_row(const Backward *run, int64_t i, float *lanes) {
+  int64_t offset = i * run->width;
   bool bf16 = run->x.dtype == DTYPE_BF16;
-  RowStatistics by = {run->mean[row], run->rstd[row]};
-  double gradient = 0.0, product = 0.0;
-  for (int64_t i = 0; i < run->width; i += VECTOR_TILE) {
-    Tile tile = tile_at(run, row, i, buffer);
-    RowSums sums = add_tile(&tile, bf16, by, lanes + i, lanes + run->padded + i);
-    gradient += sums.gradient;
-    product += sums.product;
-  }
-  if (run->dx.address == NULL) return;
-  double scale = (double)by.rstd / (double)run->width;
-  for (int64_t i = 0; i < run->width; i += VECTOR_TILE) {
-    Tile tile = tile_at(run, row, i, buffer);
-    differentiate(&tile, bf16, by, (float)(scale * gradient), (float)(scale * product));
-  }
+  Row row = {.dy = vector_at(run->dy, offset),
+             .x = vector_at(run->x, offset),
+             .dx = vector_at(run->dx, offset),
+             .gamma = run->gamma,
+             .width = run->width,
+             .by = {run->mean[i], run->rstd[i]}};
+  RowSums sums = sums_of(&row, bf16, lanes, lanes + run->padded);
+  double scale = (double)row.by.rstd / (double)run->width;
+  if (row.dx != NULL)
+    differentiate(&row, bf16, (float)(scale * sums.gradient), (float)(scale * sums.product));
 }
 
 static void differentiate_rows(const Backward *run, Range rows, int32_t thread) {
@@ -257,26 +346,24 @@ static void differentiate_rows(const Backward *run, Range rows, int32_t thread) 
   }
 }
 
-static void combine(const Backward *run, int32_t threads, Range columns) {
-  for (int64_t i = columns.begin; i < columns.end; i++) {
+static void combine(const Backward *run, int32_t threads, Range places) {
+  for (int64_t i = places.begin; i < places.end; i++) {
+    int64_t column = column_of(i, run->width, run->x.dtype == DTYPE_BF16);
     double dgamma = 0.0, dbeta = 0.0;
     for (int32_t t = 0; t < threads; t++) {
       dgamma += run->sums[2 * run->padded * t + i];
       dbeta += run->sums[2 * run->padded * t + run->padded + i];
     }
-    if (run->dgamma != NULL) run->dgamma[i] = (float)dgamma;
-    if (run->dbeta != NULL) run->dbeta[i] = (float)dbeta;
+    if (run->dgamma != NULL) run->dgamma[column] = (float)dgamma;
+    if (run->dbeta != NULL) run->dbeta[column] = (float)dbeta;
   }
 }
 
-static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
-                              uintptr_t workspace, const LaunchContext *context) {
-  (void)context;
-  const Tensor *x = kernel->node->inputs[IN_X];
-  int64_t elements = vl_tensor_elements(x), width = width_of(x), padded = vector_by_lines(width);
+static Backward backward_run(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                             uintptr_t workspace) {
+  int64_t width = width_of(kernel->node->inputs[IN_X]), padded = vector_by_lines(width);
   Backward run = {.dy = vector_input(kernel, inputs, IN_DY),
                   .x = vector_input(kernel, inputs, IN_X),
-                  .gamma = vector_input(kernel, inputs, IN_GAMMA),
                   .dx = vector_output(kernel, outputs, OUT_DX),
                   .mean = (const float *)inputs[IN_MEAN],
                   .rstd = (const float *)inputs[IN_RSTD],
@@ -284,15 +371,25 @@ static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, con
                   .dbeta = vector_output(kernel, outputs, OUT_DBETA).address,
                   .width = width,
                   .padded = padded,
-                  .sums = (double *)workspace,
-                  .lanes = (float *)((double *)workspace + 2 * padded * kernel->threads)};
+                  .sums = (double *)workspace};
+  run.lanes = (float *)(run.sums + 2 * padded * kernel->threads);
+  run.gamma = run.lanes + 2 * padded * kernel->threads;
+  order_columns(run.gamma, vector_input(kernel, inputs, IN_GAMMA), width, run.x.dtype == DTYPE_BF16);
+  return run;
+}
+
+static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                              uintptr_t workspace, const LaunchContext *context) {
+  (void)context;
+  Backward run = backward_run(kernel, inputs, outputs, workspace);
+  int64_t elements = vl_tensor_elements(kernel->node->inputs[IN_X]);
   int32_t wanted = vector_threads(kernel, elements);
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
   {
     int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    differentiate_rows(&run, vector_share(elements / width, threads, thread), thread);
+    differentiate_rows(&run, vector_share(elements / run.width, threads, thread), thread);
 #pragma omp barrier
-    combine(&run, threads, vector_share(width, threads, thread));
+    combine(&run, threads, vector_share(run.width, threads, thread));
   }
   return vl_ok();
 }
@@ -300,7 +397,8 @@ static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, con
 static Status backward_prepare(CpuDevice *device, Kernel *kernel) {
   (void)device;
   int64_t padded = vector_by_lines(width_of(kernel->node->inputs[IN_X]));
-  kernel->workspace_bytes = kernel->threads * 2 * padded * (int64_t)(sizeof(double) + sizeof(float));
+  kernel->workspace_bytes =
+      padded * (kernel->threads * 2 * (int64_t)(sizeof(double) + sizeof(float)) + (int64_t)sizeof(float));
   return vl_ok();
 }
 

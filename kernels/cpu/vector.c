@@ -234,8 +234,13 @@ VECTOR_INLINE void fold(double *sums, float *lanes, int64_t pattern, int64_t blo
   }
 }
 
+/* All lanes into one sum, four at a time. */
 VECTOR_INLINE void fold_plain(double *sum, float *lanes) {
-  sum[0] += vector_total(lanes);
+  double four[4] = {0.0};
+  for (int64_t i = 0; i < VECTOR_LANES; i += 4)
+    for (int64_t k = 0; k < 4; k++)
+      four[k] += (double)lanes[i + k];
+  sum[0] += (four[0] + four[1]) + (four[2] + four[3]);
   memset(lanes, 0, VECTOR_LANES * sizeof *lanes);
 }
 

@@ -204,13 +204,14 @@ int64_t vector_values(const VectorTile *tile, int64_t pattern);
 const float *vector_repeat(const ChannelView *view, const float *channels, int64_t block, float *buffer);
 /* lanes[i % pattern] += x[i], four patterns at a time as a tree. */
 void vector_add(float *lanes, const float *x, int64_t count, int64_t pattern);
-/* The sum of VECTOR_LANES lanes, four at a time. */
+/* The sum of VECTOR_LANES lanes, as a tree. */
 VECTOR_INLINE double vector_total(const float *lanes) {
-  double four[4] = {0.0};
-  for (int64_t i = 0; i < VECTOR_LANES; i += 4)
-    for (int64_t k = 0; k < 4; k++)
-      four[k] += (double)lanes[i + k];
-  return (four[0] + four[1]) + (four[2] + four[3]);
+  double sums[VECTOR_LANES / 4];
+#pragma omp simd
+  for (int64_t i = 0; i < VECTOR_LANES / 4; i++)
+    sums[i] = ((double)lanes[i] + (double)lanes[i + VECTOR_LANES / 4]) +
+              ((double)lanes[i + VECTOR_LANES / 2] + (double)lanes[i + 3 * VECTOR_LANES / 4]);
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 /* Adds lanes [pattern] to the sums of a block's channels, and zeroes them. */
 void vector_fold(double *sums, float *lanes, int64_t pattern, int64_t block);
