@@ -209,6 +209,46 @@ static void dot_rows(AttentionRows a, AttentionRows b, float *products) {
     products[i] = a.bf16 ? dot(a, b, i, true) : dot(a, b, i, false);
 }
 
+/* ---- Fetching ahead ---------------------------------------------------------------------------------------------- */
+
+typedef struct Tensors {
+  const void *qkv, *dy, *y;
+  const float *mask, *lse;
+  void *out; /* y or dqkv */
+  float *lse_out;
+} Tensors;
+
+static void add_ahead(AttentionAhead *ahead, AttentionRows rows) { ahead->tensors[ahead->count++] = rows; }
+
+/* For head number `now` of those up to `end`. Nothing where the second-level cache holds no more than the
+ * head. */
+static AttentionAhead ahead_of(const Attention *it, const Tensors *tensors, int64_t now, int64_t end) {
+  const int64_t cache_bytes = 1 << 20, line_bytes = 64;
+  AttentionAhead ahead = {.count = 0};
+  bool backward = tensors->dy != NULL;
+  int64_t row_bytes = it->size * (it->bf16 ? 2 : 4), head_bytes = it->length * row_bytes;
+  if (it->thread_words * 4 + (backward ? 8 : 4) * head_bytes > cache_bytes) return ahead;
+  Head this = {now / it->heads, now % it->heads}, next = {(now + 1) / it->heads, (now + 1) % it->heads};
+  for (Part part = QUERY; backward && part <= VALUE; part++)
+    add_ahead(&ahead, rows_of_qkv(it, tensors->out, this, part));
+  if (!backward) add_ahead(&ahead, rows_of_y(it, tensors->out, this));
+  ahead.written = ahead.count;
+  for (Part part = QUERY; now + 1 < end && part <= VALUE; part++)
+    add_ahead(&ahead, rows_of_qkv(it, tensors->qkv, next, part));
+  if (now + 1 < end && backward) {
+    add_ahead(&ahead, rows_of_y(it, tensors->dy, next));
+    add_ahead(&ahead, rows_of_y(it, tensors->y, next));
+  }
+  /* Tiles of registers of a head's products: those of scores and those of results. */
+  int64_t blocks = attention_up(it->length, ATTENTION_ROWS) / ATTENTION_ROWS;
+  int64_t of_scores = blocks * attention_up(it->length, PANEL) / PANEL;
+  int64_t of_results = blocks * results_row(it) / PANEL;
+  int64_t tiles = backward ? 2 * of_scores + 3 * of_results : of_scores + of_results;
+  int64_t lines = ahead.count * it->length * ((row_bytes + line_bytes - 1) / line_bytes);
+  ahead.lines_each = (lines + tiles - 1) / tiles;
+  return ahead;
+}
+
 /* ---- Dropout ------------------------------------------------------------------------------------------------------ */
 
 /* Which probabilities of a tile dropout keeps, as AttentionTile wants them. */
@@ -238,7 +278,7 @@ static Dropout dropout_of(const OpParams *params, const LaunchContext *context) 
 
 /* a b for tiles: rows of a by steps of the head's size, b packed transposed. */
 static void multiply_scores(const Attention *it, const uint32_t *a, const uint32_t *b, Range keys,
-                            int64_t queries, float *c) {
+                            int64_t queries, float *c, AttentionAhead *ahead) {
   int64_t steps = attention_steps(it->parts, it->size);
   it->parts->multiply(&(AttentionProduct){.a = a,
                                           .a_row = steps,
@@ -249,12 +289,13 @@ static void multiply_scores(const Attention *it, const uint32_t *a, const uint32
                                           .c_row = KEYS,
                                           .rows = queries,
                                           .columns = keys.end - keys.begin,
-                                          .steps = steps});
+                                          .steps = steps,
+                                          .ahead = ahead});
 }
 
 /* Sums over the keys of a tile: of all the head's keys in b. */
 static void multiply_keys(const Attention *it, const uint32_t *a, const uint32_t *b, Range keys,
-                          int64_t queries, float *c, bool adds) {
+                          int64_t queries, float *c, bool adds, AttentionAhead *ahead) {
   int64_t all = attention_steps(it->parts, it->length), first = attention_steps(it->parts, keys.begin);
   it->parts->multiply(&(AttentionProduct){.a = a,
                                           .a_row = attention_steps(it->parts, KEYS),
@@ -266,15 +307,9 @@ static void multiply_keys(const Attention *it, const uint32_t *a, const uint32_t
                                           .rows = queries,
                                           .columns = it->size,
                                           .steps = attention_steps(it->parts, keys.end) - first,
-                                          .adds = adds});
+                                          .adds = adds,
+                                          .ahead = ahead});
 }
-
-typedef struct Tensors {
-  const void *qkv, *dy, *y;
-  const float *mask, *lse;
-  void *out; /* y or dqkv */
-  float *lse_out;
-} Tensors;
 
 static const float *mask_of(const Attention *it, const Tensors *tensors, Head head, int64_t key) {
   return tensors->mask == NULL ? NULL : tensors->mask + head.sample * it->length + key;
@@ -292,7 +327,7 @@ static void finish_queries(const Attention *it, const Dropout *dropout, const Fo
 }
 
 static void attend_head(const Attention *it, const Dropout *dropout, const Forward *own, Head head,
-                        const Tensors *tensors) {
+                        const Tensors *tensors, AttentionAhead *ahead) {
   const AttentionParts *parts = it->parts;
   parts->pack_transposed(rows_of_qkv(it, tensors->qkv, head, KEY), own->keys, own->scratch);
   parts->pack_steps(rows_of_qkv(it, tensors->qkv, head, VALUE), own->values);
@@ -303,7 +338,7 @@ static void attend_head(const Attention *it, const Dropout *dropout, const Forwa
                      attention_steps(parts, it->size));
     for (int64_t k = 0; k < it->length; k += KEYS) {
       Range keys = tile_range(k, KEYS, it->length);
-      multiply_scores(it, own->queries, own->keys, keys, count, own->scores);
+      multiply_scores(it, own->queries, own->keys, keys, count, own->scores, ahead);
       parts->probabilities(
           &(AttentionTile){.scores = own->scores,
                            .queries = count,
@@ -317,7 +352,7 @@ static void attend_head(const Attention *it, const Dropout *dropout, const Forwa
                            .factors = own->factors,
                            .p = own->p});
       if (k > 0) scale_rows(own->results, count, results_row(it), own->factors);
-      multiply_keys(it, own->p, own->values, keys, count, own->results, k > 0);
+      multiply_keys(it, own->p, own->values, keys, count, own->results, k > 0, ahead);
     }
     finish_queries(it, dropout, own, head, queries, tensors);
   }
@@ -327,7 +362,7 @@ static void attend_head(const Attention *it, const Dropout *dropout, const Forwa
 
 /* Sums over the queries of a tile, for the gradients of some keys or values. */
 static void multiply_queries(const Attention *it, const uint32_t *a, const uint32_t *b, Range keys,
-                             int64_t queries, float *c, bool adds) {
+                             int64_t queries, float *c, bool adds, AttentionAhead *ahead) {
   int64_t steps = attention_steps(it->parts, queries), row = results_row(it);
   it->parts->multiply(&(AttentionProduct){.a = a,
                                           .a_row = 1,
@@ -339,7 +374,8 @@ static void multiply_queries(const Attention *it, const uint32_t *a, const uint3
                                           .rows = keys.end - keys.begin,
                                           .columns = it->size,
                                           .steps = steps,
-                                          .adds = adds});
+                                          .adds = adds,
+                                          .ahead = ahead});
 }
 
 static void pack_queries(const Attention *it, const Backward *own, AttentionRows queries, AttentionRows dy) {
@@ -362,7 +398,7 @@ static void store_gradient(const Attention *it, const float *from, float factor,
 }
 
 static void differentiate_head(const Attention *it, const Dropout *dropout, const Backward *own, Head head,
-                               const Tensors *tensors) {
+                               const Tensors *tensors, AttentionAhead *ahead) {
   const AttentionParts *parts = it->parts;
   AttentionRows all_keys = rows_of_qkv(it, tensors->qkv, head, KEY);
   parts->pack_transposed(all_keys, own->keys, own->scratch);
@@ -377,8 +413,8 @@ static void differentiate_head(const Attention *it, const Dropout *dropout, cons
     dot_rows(dy, some_rows(rows_of_y(it, tensors->y, head), queries), own->delta);
     for (int64_t k = 0; k < it->length; k += KEYS) {
       Range keys = tile_range(k, KEYS, it->length);
-      multiply_scores(it, own->queries, own->keys, keys, count, own->scores);
-      multiply_scores(it, own->dy, own->values, keys, count, own->dp);
+      multiply_scores(it, own->queries, own->keys, keys, count, own->scores, ahead);
+      multiply_scores(it, own->dy, own->values, keys, count, own->dp, ahead);
       parts->gradients(
           &(AttentionTile){.scores = own->scores,
                            .queries = count,
@@ -393,9 +429,9 @@ static void differentiate_head(const Attention *it, const Dropout *dropout, cons
                            .p_queries = own->p_queries,
                            .ds_queries = own->ds_queries,
                            .ds_keys = own->ds_keys});
-      multiply_queries(it, own->p_queries, own->dy_steps, keys, count, own->dv, q > 0);
-      multiply_queries(it, own->ds_queries, own->query_steps, keys, count, own->dk, q > 0);
-      multiply_keys(it, own->ds_keys, own->key_steps, keys, count, own->dq, k > 0);
+      multiply_queries(it, own->p_queries, own->dy_steps, keys, count, own->dv, q > 0, ahead);
+      multiply_queries(it, own->ds_queries, own->query_steps, keys, count, own->dk, q > 0, ahead);
+      multiply_keys(it, own->ds_keys, own->key_steps, keys, count, own->dq, k > 0, ahead);
     }
     store_gradient(it, own->dq, it->scale, tensors, head, QUERY, queries);
   }
@@ -454,8 +490,10 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
     Memory memory = memory_of(it, workspace, omp_get_thread_num());
     Forward own = forward_memory(it, &memory);
     Range heads = vector_share(it->batch * it->heads, omp_get_num_threads(), omp_get_thread_num());
-    for (int64_t i = heads.begin; i < heads.end; i++)
-      attend_head(it, &dropout, &own, (Head){i / it->heads, i % it->heads}, &tensors);
+    for (int64_t i = heads.begin; i < heads.end; i++) {
+      AttentionAhead ahead = ahead_of(it, &tensors, i, heads.end);
+      attend_head(it, &dropout, &own, (Head){i / it->heads, i % it->heads}, &tensors, &ahead);
+    }
   }
   return vl_ok();
 }
@@ -476,8 +514,10 @@ static Status launch_backward(const Kernel *kernel, const uintptr_t *inputs, con
     Memory memory = memory_of(it, workspace, omp_get_thread_num());
     Backward own = backward_memory(it, &memory);
     Range heads = vector_share(it->batch * it->heads, omp_get_num_threads(), omp_get_thread_num());
-    for (int64_t i = heads.begin; i < heads.end; i++)
-      differentiate_head(it, &dropout, &own, (Head){i / it->heads, i % it->heads}, &tensors);
+    for (int64_t i = heads.begin; i < heads.end; i++) {
+      AttentionAhead ahead = ahead_of(it, &tensors, i, heads.end);
+      differentiate_head(it, &dropout, &own, (Head){i / it->heads, i % it->heads}, &tensors, &ahead);
+    }
   }
   return vl_ok();
 }

@@ -23,6 +23,34 @@ typedef struct AttentionRows {
   bool bf16;
 } AttentionRows;
 
+/* Lines of the next head's tensors, fetched from memory a few at a time while this one's are multiplied: its
+ * rows lie far apart, which no hardware foresees. */
+typedef struct AttentionAhead {
+  AttentionRows tensors[8];
+  int32_t tensor, count, written; /* the first ones are written */
+  int64_t row, byte;              /* of the next line */
+  int64_t lines_each;
+} AttentionAhead;
+
+static inline void attention_fetch(AttentionAhead *ahead) {
+  const int64_t line_bytes = 64;
+  for (int64_t i = 0; i < ahead->lines_each && ahead->tensor < ahead->count; i++) {
+    const AttentionRows *from = &ahead->tensors[ahead->tensor];
+    int64_t element_bytes = from->bf16 ? 2 : 4;
+    const char *line = (const char *)from->first + ahead->row * from->stride * element_bytes + ahead->byte;
+    if (ahead->tensor < ahead->written)
+      __builtin_prefetch(line, 1, 2);
+    else
+      __builtin_prefetch(line, 0, 2);
+    ahead->byte += line_bytes;
+    if (ahead->byte < from->columns * element_bytes) continue;
+    ahead->byte = 0;
+    if (++ahead->row < from->rows) continue;
+    ahead->row = 0;
+    ahead->tensor++;
+  }
+}
+
 /* c = a b, or c += a b, for `rows` rows and `columns` columns; c is written up to whole tiles of registers.
  */
 typedef struct AttentionProduct {
@@ -34,6 +62,7 @@ typedef struct AttentionProduct {
   int64_t c_row;
   int64_t rows, columns, steps;
   bool adds;
+  AttentionAhead *ahead; /* to fetch at every tile of registers */
 } AttentionProduct;
 
 /* Scores of a tile of queries and keys, [query][ATTENTION_KEYS], and how they become probabilities. */

@@ -42,6 +42,7 @@ enum { ROWS = ATTENTION_ROWS, PANEL = ATTENTION_PANEL, KEYS = ATTENTION_KEYS, LA
     for (int64_t j = 0; j < it->columns; j += PANEL) {                                                       \
       const uint32_t *b = it->b + j / PANEL * it->b_panel;                                                   \
       for (int64_t i = 0; i < it->rows; i += ROWS) {                                                         \
+        attention_fetch(it->ahead);                                                                          \
         if (it->a_step == 1)                                                                                 \
           multiply_tile(it, it->a + i * it->a_row, it->a_row, 1, b, it->c + i * it->c_row + j);              \
         else                                                                                                 \
@@ -201,10 +202,10 @@ INLINE const uint16_t *kept_row(const AttentionTile *tile, int64_t query) {
   return tile->kept == NULL ? all : (const uint16_t *)(const void *)(tile->kept + query * ATTENTION_KEPT);
 }
 
-/* A query's scores become its probabilities, in place. */
-TARGET_F32 INLINE void forward_row(const AttentionTile *tile, int64_t query) {
+/* Scales and masks a query's scores and finds the largest so far. What lies behind the keys becomes
+ * -infinity. */
+TARGET_F32 INLINE void scale_row(const AttentionTile *tile, int64_t query) {
   float *row = tile->scores + query * KEYS;
-  const uint16_t *kept = kept_row(tile, query);
   __m512 scale = _mm512_set1_ps(tile->scale), lowest = _mm512_set1_ps(-INFINITY), largest = lowest;
   for (int64_t k = 0; k < tile->keys; k += LANES) {
     __mmask16 lanes = lanes_of(tile->keys - k);
@@ -217,10 +218,17 @@ TARGET_F32 INLINE void forward_row(const AttentionTile *tile, int64_t query) {
     _mm512_store_ps(row + k, x);
     largest = _mm512_max_ps(largest, x);
   }
-  float top = _mm512_reduce_max_ps(largest), before = tile->first ? top : tile->top[query];
-  if (top < before) top = before;
+  float top = _mm512_reduce_max_ps(largest);
+  tile->factors[query] = tile->first ? top : tile->top[query]; /* the largest before */
+  tile->top[query] = top < tile->factors[query] ? tile->factors[query] : top;
+}
+
+/* A query's scaled scores become its probabilities, in place. */
+TARGET_F32 INLINE void exp_row(const AttentionTile *tile, int64_t query) {
+  float *row = tile->scores + query * KEYS;
+  const uint16_t *kept = kept_row(tile, query);
   /* Where every score so far is -infinity, so that later ones count. */
-  float shift = top == -INFINITY ? 0.0F : top;
+  float shift = tile->top[query] == -INFINITY ? 0.0F : tile->top[query];
   __m512 sums = _mm512_setzero_ps(), shifts = _mm512_set1_ps(shift);
   for (int64_t k = 0; k < tile->keys; k += LANES) {
     __m512 p = exp_lanes(_mm512_sub_ps(_mm512_load_ps(row + k), shifts));
@@ -229,21 +237,28 @@ TARGET_F32 INLINE void forward_row(const AttentionTile *tile, int64_t query) {
   }
   float sum = _mm512_reduce_add_ps(sums);
   if (!tile->first) {
-    tile->factors[query] = _mm512_cvtss_f32(exp_lanes(_mm512_set1_ps(before - shift)));
+    tile->factors[query] = _mm512_cvtss_f32(exp_lanes(_mm512_set1_ps(tile->factors[query] - shift)));
     sum += tile->sum[query] * tile->factors[query];
   }
   tile->sum[query] = sum;
-  tile->top[query] = top;
+}
+
+/* All rows are scaled before the first one's exponentials, which would wait for its maximum. */
+TARGET_F32 INLINE void scale_rows(const AttentionTile *tile) {
+  for (int64_t q = 0; q < tile->queries; q++)
+    scale_row(tile, q);
 }
 
 TARGET_F32 static void probabilities_f32(const AttentionTile *tile) {
+  scale_rows(tile);
   for (int64_t q = 0; q < tile->queries; q++)
-    forward_row(tile, q);
+    exp_row(tile, q);
 }
 
 TARGET_BF16 static void probabilities_bf16(const AttentionTile *tile) {
+  scale_rows(tile);
   for (int64_t q = 0; q < tile->queries; q++) {
-    forward_row(tile, q);
+    exp_row(tile, q);
     const float *row = tile->scores + q * KEYS;
     for (int64_t k = 0; k < tile->keys; k += LANES)
       _mm256_store_si256((void *)(tile->p + (q * KEYS + k) / 2),

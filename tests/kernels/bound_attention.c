@@ -70,8 +70,10 @@ static void fill_head(Head *head, const double *qkv, const double *mask) {
     double added = mask ? mask[head->sample * shape->length + i % shape->length] : 0.0;
     double magnitude = shape->scale * dot_magnitude(q, k, shape->size) + fabs(added);
     head->scores[i] = shape->scale * attention_dot(q, k, shape->size) + added;
-    head->errors[i] =
-        u * ((sum_roundings(shape->size) + 3.0) * magnitude + fabs(head->scores[i]) + function_roundings);
+    /* A key that is masked out has no probability and no error. */
+    head->errors[i] = isinf(added) ? 0.0
+                                   : u * ((sum_roundings(shape->size) + 3.0) * magnitude +
+                                          fabs(head->scores[i]) + function_roundings);
   }
 }
 
@@ -81,7 +83,7 @@ static void forward_row(const Node *node, const Head *head, int64_t query, doubl
   const double *scores = head->scores + query * shape->length, *errors = head->errors + query * shape->length;
   double top = 0.0, lse = 0.0, mean = 0.0, largest = -(double)INFINITY;
   for (int64_t k = 0; k < shape->length; k++) {
-    top = fmax(top, fabs(scores[k]));
+    if (!isinf(scores[k])) top = fmax(top, fabs(scores[k]));
     largest = fmax(largest, scores[k]);
   }
   for (int64_t k = 0; k < shape->length; k++)

@@ -78,6 +78,12 @@ static void draw_labels(const Operand *operand, Evaluation *evaluation, const St
   }
 }
 
+static void draw_padded(Evaluation *evaluation, const Storage *storage) {
+  int64_t size = storage->root->shape[storage->root->rank - 1];
+  for (int64_t i = 0; i < storage->elements; i++)
+    evaluation->values[storage->id][i] = i % size < size * 3 / 4 ? -(double)INFINITY : 0.0;
+}
+
 static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t seed) {
   const double bound = sqrt(3.0);
   for (int32_t i = 0; i < evaluation->graph->storage_count; i++) {
@@ -89,6 +95,8 @@ static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t see
       evaluation->values[storage->id][0] = 41.0;
     } else if (drawn && row->operands[operand].kind == OPERAND_LABELS) {
       draw_labels(&row->operands[operand], evaluation, storage, seed);
+    } else if (drawn && row->operands[operand].values == VALUES_PADDED) {
+      draw_padded(evaluation, storage);
     } else if (drawn && row->operands[operand].values == VALUES_POSITIVE) {
       evaluation_draw(evaluation, storage, seed, 1.0, 0.75);
     } else if (drawn && row->operands[operand].values == VALUES_FAR) {

@@ -31,6 +31,10 @@
   {                                                                                                          \
     .kind = OPERAND_STATE, .shape = { __VA_ARGS__ }                                                          \
   }
+#define PADDING(...)                                                                                         \
+  {                                                                                                          \
+    .kind = OPERAND_STATE, .values = VALUES_PADDED, .shape = { __VA_ARGS__ }                                 \
+  }
 #define LABELS(samples, classes)                                                                             \
   { .kind = OPERAND_LABELS, .values = VALUES_CLASSES, .shape = {samples}, .count = classes }
 
@@ -331,6 +335,11 @@ const OpRow op_rows[] = {
      .what = "several tiles of queries and keys",
      .params = {.rate = 0.1, .random_scope = "layer.attention"},
      .operands = {ACTIVATION(1, 277, 3, 1, 33), STATE_SIGNED(1, 277)},
+     .build = first_output},
+    {.op = "attention",
+     .what = "padded keys",
+     .params = {.rate = 0.1, .random_scope = "layer.attention"},
+     .operands = {ACTIVATION(1, 183, 3, 2, 8), PADDING(1, 183)},
      .build = first_output},
     {.op = "attention",
      .what = "as in BERT",

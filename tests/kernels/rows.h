@@ -11,7 +11,8 @@ typedef enum Values {
   VALUES_POSITIVE,   /* within [0.25, 1.75]: variances, scales */
   VALUES_CLASSES,    /* i32 in [0, count) */
   VALUES_IGNORABLE,  /* likewise, but every third is VL_IGNORED_LABEL */
-  VALUES_IGNORED     /* VL_IGNORED_LABEL throughout */
+  VALUES_IGNORED,    /* VL_IGNORED_LABEL throughout */
+  VALUES_PADDED      /* -infinity in the first three quarters of the last dimension, else 0 */
 } Values;
 
 typedef enum OperandKind {
