@@ -31,6 +31,20 @@ static void set_factor(PrimitiveOperand *operand, const Tensor *tensor, bool tra
   operand->shape[tensor->rank - 1] = tensor->shape[tensor->rank - 2];
 }
 
+/* Makes all dimensions but the last one: what meets one matrix is one product, however its rows are counted.
+ */
+static void join_rows(PrimitiveOperand *operand) {
+  if (operand->rank == 2) return;
+  int32_t last = operand->rank - 1;
+  int64_t rows = 1, columns = operand->shape[last];
+  for (int32_t i = 0; i < last; i++)
+    rows *= operand->shape[i];
+  memset(operand->shape, 0, sizeof operand->shape);
+  operand->shape[0] = rows;
+  operand->shape[1] = columns;
+  operand->rank = 2;
+}
+
 static void fill_spec(const Node *node, bool transpose_left, bool transpose_right, PrimitiveSpec *spec) {
   memset(spec, 0, sizeof *spec);
   spec->kind = &kind;
@@ -38,6 +52,9 @@ static void fill_spec(const Node *node, bool transpose_left, bool transpose_righ
   set_factor(&spec->operands[LEFT], node->inputs[0], transpose_left);
   set_factor(&spec->operands[RIGHT], node->inputs[1], transpose_right);
   set_factor(&spec->operands[RESULT], node->outputs[0], false);
+  if (spec->operands[RIGHT].rank > 2) return;
+  join_rows(&spec->operands[LEFT]);
+  join_rows(&spec->operands[RESULT]);
 }
 
 static Status supports(CpuDevice *device, const Node *node) {

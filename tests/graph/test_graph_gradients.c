@@ -153,6 +153,25 @@ static void matmul_gradients_fit_for_every_transposition(void **state) {
   }
 }
 
+/* However a linear layer's rows are counted: the input's gradient is made in its own shape, the weights' is
+ * one product. */
+static void rows_of_any_shape_are_one_product(void **state) {
+  (void)state;
+  Graph *graph = vl_graph_create("rows");
+  Tensor *x = parameter(graph, "x", DTYPE_F32, 4, (int64_t[]){2, 3, 4, 5});
+  Tensor *w = parameter(graph, "w", DTYPE_F32, 2, (int64_t[]){7, 5});
+  Tensor *b = parameter(graph, "b", DTYPE_F32, 1, (int64_t[]){7}), *y;
+  expect_ok(vl_apply(graph, "linear", NULL, (Tensor *[]){x, w, b}, 3, &y));
+  Program program = summed(graph, y, DTYPE_F32);
+  expect_ok(vl_program_differentiate(&program));
+  expect_gradients(&program, 3);
+  for (int32_t i = 0; i < 2; i++)
+    assert_string_equal(program.gradients[i].gradient->producer->op->name, "matmul");
+  assert_int_equal(vl_node_flops(program.gradients[1].gradient->producer), 2 * 24 * 5 * 7);
+  assert_int_equal(program.gradients[1].gradient->producer->inputs[1]->storage->id, x->storage->id);
+  vl_program_destroy(&program);
+}
+
 /* fp32 weights used in bf16: their gradients arrive in fp32, through the cast's own gradient. */
 static void casts_are_undone(void **state) {
   (void)state;
@@ -305,6 +324,7 @@ int main(void) {
       cmocka_unit_test(batch_norm_backward_reads_what_the_mask_needs),
       cmocka_unit_test(evaluation_batch_norm_has_no_gradient),
       cmocka_unit_test(matmul_gradients_fit_for_every_transposition),
+      cmocka_unit_test(rows_of_any_shape_are_one_product),
       cmocka_unit_test(casts_are_undone),
       cmocka_unit_test(moves_are_undone),
       cmocka_unit_test(dropout_is_its_own_gradient),

@@ -57,7 +57,7 @@ static int64_t per_channel(const Node *node) {
   return vl_tensor_elements(x) / x->shape[1];
 }
 
-static int64_t linear_terms(const Node *node) { return node->inputs[0]->shape[1] + 1; }
+static int64_t linear_terms(const Node *node) { return node->inputs[1]->shape[1] + 1; }
 
 static int64_t matmul_terms(const Node *node) {
   const Tensor *a = node->inputs[0];

@@ -5,8 +5,8 @@
 static void linear(const Node *node, const Arrays *arrays) {
   const double *x = arrays->inputs[0], *w = arrays->inputs[1];
   const double *b = node->input_count > 2 ? arrays->inputs[2] : NULL;
-  int64_t rows = node->inputs[0]->shape[0], depth = node->inputs[0]->shape[1];
-  int64_t columns = node->inputs[1]->shape[0];
+  int64_t depth = node->inputs[1]->shape[1], columns = node->inputs[1]->shape[0];
+  int64_t rows = vl_tensor_elements(node->inputs[0]) / depth;
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t r = 0; r < rows; r++) {
     for (int64_t c = 0; c < columns; c++) {
@@ -30,7 +30,7 @@ static void matmul(const Node *node, const Arrays *arrays) {
   for (int64_t p = 0; p < products; p++) {
     for (int64_t r = 0; r < rows; r++) {
       const double *left = arrays->inputs[0] + p * rows * depth + r * a_row;
-      const double *right = arrays->inputs[1] + p * depth * columns;
+      const double *right = arrays->inputs[1] + (node->inputs[1]->rank > 2 ? p * depth * columns : 0);
       double *to = arrays->outputs[0] + (p * rows + r) * columns;
       for (int64_t c = 0; c < columns; c++) {
         double sum = 0.0;
