@@ -96,9 +96,9 @@ typedef struct RunBuffers {
 static int32_t input_of_output(const Trial *trial, const Variant *variant, int32_t k) {
   const Node *node = trial->node;
   if (variant->inplace[k] >= 0) return variant->inplace[k];
-  for (int32_t i = 0; i < node->input_count; i++) {
-    if (node->inputs[i] && node->inputs[i]->storage == node->outputs[k]->storage && !node->op->is_view)
-      return i;
+  for (int32_t i = 0; i < node->input_count && !node->op->is_view; i++) {
+    bool optional = (node->op->inplace[k] >> i & 1U) != 0; /* a pass may have chosen it: the variant says */
+    if (node->inputs[i] && node->inputs[i]->storage == node->outputs[k]->storage && !optional) return i;
   }
   return -1;
 }
