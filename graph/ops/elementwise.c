@@ -1,4 +1,4 @@
-/* Element by element: relu, gelu, their gradients, add, mul, scale. */
+/* Element by element: relu, gelu, tanh, their gradients, add, mul, scale. */
 #include "graph/ops/ops.h"
 
 static Status infer_unary(Graph *graph, Node *node) {
@@ -23,6 +23,10 @@ static Status give_through(Gradients *gradients, Node *node, const char *backwar
 /* From y, not x: y is what the next layer keeps anyway, and x may have been overwritten. */
 static Status gradient_relu(Gradients *gradients, Node *node) {
   return give_through(gradients, node, "relu_backward", node->outputs[0]);
+}
+
+static Status gradient_tanh(Gradients *gradients, Node *node) {
+  return give_through(gradients, node, "tanh_backward", node->outputs[0]);
 }
 
 static Status gradient_gelu(Gradients *gradients, Node *node) {
@@ -64,6 +68,11 @@ static int64_t flops_gelu_backward(const Node *node) {
   return op_multiply(11, vl_tensor_elements(node->inputs[0]));
 }
 
+/* Square, difference, product; tanh itself counts as one. */
+static int64_t flops_tanh_backward(const Node *node) {
+  return op_multiply(3, vl_tensor_elements(node->inputs[0]));
+}
+
 static const OpField scale_fields[] = {OP_REAL(alpha)};
 
 const Op op_relu = {.name = "relu",
@@ -96,6 +105,22 @@ const Op op_gelu_backward = {.name = "gelu_backward",
                              .inplace = {1U << 0},
                              .infer = infer_binary,
                              .flops = flops_gelu_backward};
+
+const Op op_tanh = {.name = "tanh",
+                    .min_inputs = 1,
+                    .max_inputs = 1,
+                    .precision = PRECISION_PROMOTE,
+                    .inplace = {1U << 0},
+                    .infer = infer_unary,
+                    .gradient = gradient_tanh};
+
+const Op op_tanh_backward = {.name = "tanh_backward",
+                             .min_inputs = 2,
+                             .max_inputs = 2,
+                             .precision = PRECISION_KEEP,
+                             .inplace = {1U << 0},
+                             .infer = infer_binary,
+                             .flops = flops_tanh_backward};
 
 const Op op_add = {.name = "add",
                    .min_inputs = 2,

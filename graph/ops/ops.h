@@ -22,6 +22,7 @@ extern const Op op_global_avg_pool, op_global_avg_pool_backward;
 extern const Op op_linear, op_matmul, op_sum, op_broadcast;
 extern const Op op_attention, op_attention_backward;
 extern const Op op_reshape, op_transpose, op_slice, op_pad;
+extern const Op op_tanh, op_tanh_backward, op_softmax, op_softmax_backward;
 extern const Op op_embedding, op_embedding_backward, op_gather_tokens, op_gather_tokens_backward;
 extern const Op op_dropout, op_softmax_cross_entropy, op_softmax_cross_entropy_backward, op_correct_count;
 extern const Op op_cast, op_copy, op_fill, op_sgd, op_adamw;

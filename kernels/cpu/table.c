@@ -15,7 +15,7 @@ extern const CpuOp cpu_op_layer_norm, cpu_op_layer_norm_backward, cpu_op_adamw, 
     cpu_op_softmax_cross_entropy_backward, cpu_op_sum, cpu_op_transpose;
 
 extern const CpuOp cpu_op_embedding, cpu_op_embedding_backward, cpu_op_gather_tokens,
-    cpu_op_gather_tokens_backward;
+    cpu_op_gather_tokens_backward, cpu_op_softmax, cpu_op_softmax_backward, cpu_op_tanh, cpu_op_tanh_backward;
 
 static const CpuOp *const ops[] = {
     &cpu_op_adamw,
@@ -59,9 +59,13 @@ static const CpuOp *const ops[] = {
     &cpu_op_scale,
     &cpu_op_sgd,
     &cpu_op_slice,
+    &cpu_op_softmax,
+    &cpu_op_softmax_backward,
     &cpu_op_softmax_cross_entropy,
     &cpu_op_softmax_cross_entropy_backward,
     &cpu_op_sum,
+    &cpu_op_tanh,
+    &cpu_op_tanh_backward,
     &cpu_op_transpose,
 };
 

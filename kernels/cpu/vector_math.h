@@ -29,4 +29,20 @@ VECTOR_INLINE float vector_exp(float x) {
   return x == x ? value : x;
 }
 
+/* tanh x within 3 units in the last place, NaN stays. Near 0 Cephes' polynomial (tanhf.c), else from e^2|x|.
+ */
+VECTOR_INLINE float vector_tanh(float x) {
+  float t = x < 0.0F ? -x : x;
+  float square = x * x;
+  float p = -5.70498872745e-3F;
+  p = p * square + 2.06390887954e-2F;
+  p = p * square - 5.37397155531e-2F;
+  p = p * square + 1.33314422036e-1F;
+  p = p * square - 3.33332819422e-1F;
+  float near = x + x * (square * p);
+  float far = 1.0F - 2.0F / (vector_exp(t + t) + 1.0F);
+  far = x < 0.0F ? -far : far;
+  return t < 0.625F ? near : far;
+}
+
 #endif

@@ -52,6 +52,7 @@ static Status build_block(Graph *graph, Tensor **x) {
 
 static Status build_elementwise(Graph *graph, Tensor **x) {
   VL_TRY(unary(graph, "gelu", NULL, x));
+  VL_TRY(unary(graph, "tanh", NULL, x));
   VL_TRY(unary(graph, "scale", &(OpParams){.alpha = 1.0 / 3.0}, x));
   VL_TRY(unary(graph, "dropout", &(OpParams){.rate = 0.1, .random_scope = "block.dropout"}, x));
   VL_TRY(unary(graph, "copy", NULL, x));
@@ -110,6 +111,7 @@ static Status build_tokens(Graph *graph, Tensor **x) {
   VL_TRY(vl_apply(graph, "gather_tokens", NULL, (Tensor *[]){rows, positions}, 2, &rows));
   OpParams params = {.axes = {1}, .axis_count = 1, .dtype = DTYPE_F32};
   VL_TRY(vl_apply(graph, "sum", &params, &rows, 1, &rows));
+  VL_TRY(unary(graph, "softmax", &(OpParams){.alpha = 1.0 / 7.0}, &rows));
   return vl_apply(graph, "mul", NULL, (Tensor *[]){*x, rows}, 2, x);
 }
 

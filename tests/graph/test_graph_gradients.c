@@ -207,6 +207,8 @@ static void moves_are_undone(void **state) {
       {"copy", {.alpha = 0}},
       {"scale", {.alpha = 3}},
       {"gelu", {.alpha = 0}},
+      {"tanh", {.alpha = 0}},
+      {"softmax", {.alpha = 2}},
       {"dropout", {.rate = 0.5, .random_scope = "mask"}},
       {"global_avg_pool", {.alpha = 0}},
   };
@@ -282,6 +284,21 @@ static void attention_has_no_gradient_of_its_mask(void **state) {
   vl_program_destroy(&program);
 }
 
+/* Padding is given, not learned: its gradient would be a sum nobody asked for. */
+static void softmax_has_no_gradient_of_its_mask(void **state) {
+  (void)state;
+  Graph *graph = vl_graph_create("softmax");
+  Tensor *x = parameter(graph, "x", DTYPE_F32, 2, (int64_t[]){3, 4});
+  Tensor *mask = parameter(graph, "mask", DTYPE_F32, 1, (int64_t[]){4}), *y;
+  vl_graph_set_scope(graph, "layer");
+  expect_ok(vl_apply(graph, "softmax", NULL, (Tensor *[]){x, mask}, 2, &y));
+  Program program = summed(graph, y, DTYPE_F32);
+  Status status = vl_program_differentiate(&program);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "softmax in layer: no gradient of the mask"));
+  vl_program_destroy(&program);
+}
+
 static Tensor *lookup(Graph *graph, Tensor *table, const char *name) {
   Tensor *ids = vl_graph_tensor(graph, name, ROLE_INPUT, DTYPE_I32, 1, (int64_t[]){7}), *rows;
   expect_ok(vl_apply(graph, "embedding", NULL, (Tensor *[]){table, ids}, 2, &rows));
@@ -330,6 +347,7 @@ int main(void) {
       cmocka_unit_test(dropout_is_its_own_gradient),
       cmocka_unit_test(attention_saves_no_probabilities),
       cmocka_unit_test(attention_has_no_gradient_of_its_mask),
+      cmocka_unit_test(softmax_has_no_gradient_of_its_mask),
       cmocka_unit_test(embeddings_add_onto_what_has_arrived),
   };
   return cmocka_run_group_tests_name("graph_gradients", tests, NULL, NULL);

@@ -399,6 +399,75 @@ static void layer_norm_backward_bounds(const Node *node, double *const *inputs, 
   free(dbeta);
 }
 
+static void tanh_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                        double *const *bounds) {
+  bool backward = node->input_count == 2;
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++) {
+    double magnitude =
+        backward ? fabs(inputs[0][i]) * (1.0 + inputs[1][i] * inputs[1][i]) : fabs(outputs[0][i]);
+    bounds[0][i] =
+        bound_of(backward ? 3.0 : function_roundings, magnitude, outputs[0][i], node->outputs[0]->dtype);
+  }
+}
+
+static double softmax_scale(const Node *node) {
+  return node->params.alpha != 0.0 ? fabs(node->params.alpha) : 1.0;
+}
+
+/* The scores z = alpha x + mask of a row again, with alpha's own rounding, the product's and the sum's: their
+ * errors and that of z - max z are relative ones of the exponentials. What a result's is off by, and what all
+ * are on average, weighted by themselves, are the errors of its numerator and denominator. Exponentials below
+ * the smallest normal f32 have absolute errors. */
+static void softmax_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                           double *const *bounds) {
+  const Tensor *x = node->inputs[0], *mask = node->input_count > 1 ? node->inputs[1] : NULL;
+  int64_t width = x->shape[x->rank - 1], rows = vl_tensor_elements(x) / width;
+  double largest_mask = 0.0;
+  for (int64_t i = 0; mask && i < vl_tensor_elements(mask); i++) {
+    if (isfinite(inputs[1][i])) largest_mask = fmax(largest_mask, fabs(inputs[1][i]));
+  }
+  for (int64_t r = 0; r < rows; r++) {
+    const double *y = outputs[0] + r * width;
+    double top = 0.0, mean = 0.0;
+    for (int64_t i = 0; i < width; i++)
+      top = fmax(top, y[i]);
+    for (int pass = 0; pass < 2; pass++) {
+      for (int64_t i = 0; i < width; i++) {
+        double *bound = &bounds[0][r * width + i];
+        if (!(y[i] > 0.0)) { /* exp of -inf, exactly 0, or NaN */
+          *bound = 0.0;
+          continue;
+        }
+        double scaled = softmax_scale(node) * fabs(inputs[0][r * width + i]);
+        double own = 3.0 * scaled + largest_mask + log(top / y[i]) + function_roundings; /* z - max z = log */
+        if (pass == 0) {
+          mean += y[i] * own;
+        } else {
+          double roundings = own + mean + sum_roundings(width);
+          *bound = bound_of(roundings, y[i], y[i], node->outputs[0]->dtype) + 0x1p-147;
+        }
+      }
+    }
+  }
+}
+
+static void softmax_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                    double *const *bounds) {
+  const Tensor *dy = node->inputs[0];
+  int64_t width = dy->shape[dy->rank - 1], rows = vl_tensor_elements(dy) / width;
+  double others = 5.0, roundings = sum_roundings(width) + others;
+  for (int64_t r = 0; r < rows; r++) {
+    double sum = 0.0;
+    for (int64_t i = r * width; i < (r + 1) * width; i++)
+      sum += fabs(inputs[0][i] * inputs[1][i]);
+    for (int64_t i = r * width; i < (r + 1) * width; i++) {
+      double magnitude = softmax_scale(node) * fabs(inputs[1][i]) *
+                         (others / roundings * fabs(inputs[0][i]) + sum); /* the sum's weigh only the sum */
+      bounds[0][i] = bound_of(roundings, magnitude, outputs[0][i], node->outputs[0]->dtype);
+    }
+  }
+}
+
 typedef struct OwnBound {
   const char *name;
   void (*fill)(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds);
@@ -408,6 +477,10 @@ static const OwnBound own_bounds[] = {{"batch_norm_stats", stats_bounds},
                                       {"batch_norm_backward", norm_backward_bounds},
                                       {"layer_norm", layer_norm_bounds},
                                       {"layer_norm_backward", layer_norm_backward_bounds},
+                                      {"tanh", tanh_bounds},
+                                      {"tanh_backward", tanh_bounds},
+                                      {"softmax", softmax_bounds},
+                                      {"softmax_backward", softmax_backward_bounds},
                                       {"gelu", gelu_bounds},
                                       {"gelu_backward", gelu_bounds},
                                       {"softmax_cross_entropy", loss_bounds},

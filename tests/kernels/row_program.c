@@ -84,6 +84,14 @@ static void draw_padded(Evaluation *evaluation, const Storage *storage) {
     evaluation->values[storage->id][i] = i % size < size * 3 / 4 ? -(double)INFINITY : 0.0;
 }
 
+static void draw_mask(Evaluation *evaluation, const Storage *storage, uint64_t seed) {
+  evaluation_draw(evaluation, storage, seed, 0.0, 1.75);
+  for (int64_t i = 0; i < storage->elements; i++) {
+    double *value = &evaluation->values[storage->id][i];
+    if (*value < -1.0) *value = -(double)INFINITY;
+  }
+}
+
 static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t seed) {
   const double bound = sqrt(3.0);
   for (int32_t i = 0; i < evaluation->graph->storage_count; i++) {
@@ -99,6 +107,8 @@ static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t see
       draw_padded(evaluation, storage);
     } else if (drawn && row->operands[operand].values == VALUES_POSITIVE) {
       evaluation_draw(evaluation, storage, seed, 1.0, 0.75);
+    } else if (drawn && row->operands[operand].values == VALUES_MASK) {
+      draw_mask(evaluation, storage, seed);
     } else if (drawn && row->operands[operand].values == VALUES_FAR) {
       evaluation_draw(evaluation, storage, seed, 1000.0, bound);
     } else if (drawn || strcmp(storage->name, "weights") == 0) {

@@ -45,6 +45,10 @@
 /* Of rank 0. */
 #define SCALAR                                                                                               \
   { .kind = OPERAND_F32 }
+#define MASK(...)                                                                                            \
+  {                                                                                                          \
+    .kind = OPERAND_STATE, .values = VALUES_MASK, .shape = { __VA_ARGS__ }                                   \
+  }
 #define INDICES(limit, ...)                                                                                  \
   {                                                                                                          \
     .kind = OPERAND_LABELS, .values = VALUES_CLASSES, .count = limit, .shape = { __VA_ARGS__ }               \
@@ -303,6 +307,8 @@ const OpRow op_rows[] = {
     {.op = "relu", .what = "2-D", .operands = {ACTIVATION(7, 33)}},
     {.op = "gelu", .what = "4-D", .operands = {ACTIVATION(2, 19, 5, 3)}},
     {.op = "gelu", .what = "2-D", .operands = {ACTIVATION(5, 31)}},
+    {.op = "tanh", .what = "4-D", .operands = {ACTIVATION(2, 19, 5, 3)}},
+    {.op = "tanh", .what = "saturated", .operands = {FAR_ACTIVATION(5, 31)}},
     {.op = "add", .what = "4-D", .operands = {ACTIVATION(2, 18, 5, 3), ACTIVATION(2, 18, 5, 3)}},
     {.op = "add", .what = "1-D", .operands = {ACTIVATION(1021), ACTIVATION(1021)}},
     {.op = "add",
@@ -426,6 +432,26 @@ const OpRow op_rows[] = {
      .params = {.transpose_b = 1},
      .operands = {ACTIVATION(3, 2, 5, 16), ACTIVATION(9, 16)},
      .dtype_of_run = true},
+    {.op = "softmax", .what = "rows below a register", .operands = {ACTIVATION(3, 5, 7)}},
+    {.op = "softmax",
+     .what = "scaled, padded keys",
+     .params = {.alpha = 0.125},
+     .operands = {ACTIVATION(2, 3, 5, 37), MASK(2, 1, 1, 37)}},
+    {.op = "softmax",
+     .what = "a mask of fewer dims, negative scale",
+     .params = {.alpha = -1.5},
+     .operands = {ACTIVATION(2, 3, 4, 65), MASK(4, 65)}},
+    {.op = "softmax",
+     .what = "a mask for the middle dim",
+     .operands = {ACTIVATION(3, 4, 5, 33), MASK(4, 1, 33)}},
+    {.op = "softmax", .what = "one mask", .operands = {ACTIVATION(3, 2, 41), MASK(41)}},
+    {.op = "softmax", .what = "long rows", .operands = {ACTIVATION(3, 5003)}},
+    {.op = "softmax", .what = "large values", .operands = {FAR_ACTIVATION(5, 131)}},
+    {.op = "softmax", .what = "1-D", .operands = {ACTIVATION(100)}},
+    {.op = "softmax",
+     .what = "rows of -inf",
+     .operands = {ACTIVATION(2, 4, 7, 1), MASK(4, 7, 1)},
+     .no_gradient = true},
     {.op = "softmax_cross_entropy",
      .what = "10 classes",
      .operands = {F32(7, 10), LABELS(7, 10)},

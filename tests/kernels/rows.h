@@ -9,6 +9,7 @@ typedef enum Values {
   VALUES_SIGNED = 0, /* variance 1 around 0 */
   VALUES_FAR,        /* variance 1 around 1000 */
   VALUES_POSITIVE,   /* within [0.25, 1.75]: variances, scales */
+  VALUES_MASK,       /* within [-1, 1.75], or -inf, about one in five */
   VALUES_CLASSES,    /* i32 in [0, count) */
   VALUES_IGNORABLE,  /* likewise, but every third is VL_IGNORED_LABEL */
   VALUES_IGNORED,    /* VL_IGNORED_LABEL throughout */

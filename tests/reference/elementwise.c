@@ -33,6 +33,14 @@ static double gelu_backward_of(const OpParams *params, double dy, double x) {
   double density = exp(-0.5 * x * x) / sqrt(2.0 * 3.14159265358979323846);
   return dy * (normal_cdf(x) + x * density);
 }
+static double tanh_of(const OpParams *params, double x, double b) {
+  (void)params, (void)b;
+  return tanh(x);
+}
+static double tanh_backward_of(const OpParams *params, double dy, double y) {
+  (void)params;
+  return dy * (1.0 - y * y);
+}
 static double sum_of(const OpParams *params, double a, double b) {
   (void)params;
   return a + b;
@@ -58,6 +66,8 @@ static void relu(const Node *node, const Arrays *arrays) { each(node, arrays, re
 static void relu_backward(const Node *node, const Arrays *arrays) { each(node, arrays, relu_backward_of); }
 static void gelu(const Node *node, const Arrays *arrays) { each(node, arrays, gelu_of); }
 static void gelu_backward(const Node *node, const Arrays *arrays) { each(node, arrays, gelu_backward_of); }
+static void tanh_forward(const Node *node, const Arrays *arrays) { each(node, arrays, tanh_of); }
+static void tanh_backward(const Node *node, const Arrays *arrays) { each(node, arrays, tanh_backward_of); }
 static void add(const Node *node, const Arrays *arrays) { each(node, arrays, sum_of); }
 static void mul(const Node *node, const Arrays *arrays) { each(node, arrays, product_of); }
 static void scale(const Node *node, const Arrays *arrays) { each(node, arrays, scaled); }
@@ -109,10 +119,11 @@ static void adamw(const Node *node, const Arrays *arrays) {
   }
 }
 
-const ReferenceOp reference_elementwise_ops[] = {{"relu", relu},       {"relu_backward", relu_backward},
-                                                 {"gelu", gelu},       {"gelu_backward", gelu_backward},
-                                                 {"add", add},         {"mul", mul},
-                                                 {"scale", scale},     {"cast", copy},
-                                                 {"copy", copy},       {"fill", fill},
-                                                 {"dropout", dropout}, {"sgd", sgd},
-                                                 {"adamw", adamw},     {NULL, NULL}};
+const ReferenceOp reference_elementwise_ops[] = {{"tanh", tanh_forward}, {"tanh_backward", tanh_backward},
+                                                 {"relu", relu},         {"relu_backward", relu_backward},
+                                                 {"gelu", gelu},         {"gelu_backward", gelu_backward},
+                                                 {"add", add},           {"mul", mul},
+                                                 {"scale", scale},       {"cast", copy},
+                                                 {"copy", copy},         {"fill", fill},
+                                                 {"dropout", dropout},   {"sgd", sgd},
+                                                 {"adamw", adamw},       {NULL, NULL}};

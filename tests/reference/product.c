@@ -50,6 +50,49 @@ static double counted_rows(const double *labels, int64_t rows) {
   return counted;
 }
 
+/* The mask's element for element `index` of x: dimensions are aligned at the last, those of size 1 repeat. */
+static double mask_at(const Tensor *x, const Tensor *mask, const double *values, int64_t index) {
+  int64_t at = 0, stride = 1;
+  for (int32_t i = 1; i <= mask->rank; i++) {
+    int64_t size = mask->shape[mask->rank - i];
+    at += size > 1 ? index % x->shape[x->rank - i] * stride : 0;
+    stride *= size;
+    index /= x->shape[x->rank - i];
+  }
+  return values[at];
+}
+
+static double scale_of(const Node *node) { return node->params.alpha != 0.0 ? node->params.alpha : 1.0; }
+
+static void softmax(const Node *node, const Arrays *arrays) {
+  const Tensor *x = node->inputs[0], *mask = node->input_count > 1 ? node->inputs[1] : NULL;
+  int64_t width = x->shape[x->rank - 1], rows = vl_tensor_elements(x) / width;
+  for (int64_t r = 0; r < rows; r++) {
+    double *y = arrays->outputs[0] + r * width, top = -(double)INFINITY, sum = 0.0;
+    for (int64_t i = 0; i < width; i++) {
+      y[i] = scale_of(node) * arrays->inputs[0][r * width + i];
+      if (mask) y[i] += mask_at(x, mask, arrays->inputs[1], r * width + i);
+      top = fmax(top, y[i]);
+    }
+    for (int64_t i = 0; i < width; i++)
+      sum += y[i] = exp(y[i] - top);
+    for (int64_t i = 0; i < width; i++)
+      y[i] /= sum;
+  }
+}
+
+static void softmax_backward(const Node *node, const Arrays *arrays) {
+  const Tensor *dy = node->inputs[0];
+  int64_t width = dy->shape[dy->rank - 1], rows = vl_tensor_elements(dy) / width;
+  for (int64_t r = 0; r < rows; r++) {
+    double sum = 0.0;
+    for (int64_t i = r * width; i < (r + 1) * width; i++)
+      sum += arrays->inputs[0][i] * arrays->inputs[1][i];
+    for (int64_t i = r * width; i < (r + 1) * width; i++)
+      arrays->outputs[0][i] = scale_of(node) * arrays->inputs[1][i] * (arrays->inputs[0][i] - sum);
+  }
+}
+
 static void softmax_cross_entropy(const Node *node, const Arrays *arrays) {
   int64_t rows = node->inputs[0]->shape[0], classes = node->inputs[0]->shape[1];
   double loss = 0.0;
@@ -99,6 +142,8 @@ static void correct_count(const Node *node, const Arrays *arrays) {
 const ReferenceOp reference_product_ops[] = {
     {"linear", linear},
     {"matmul", matmul},
+    {"softmax", softmax},
+    {"softmax_backward", softmax_backward},
     {"softmax_cross_entropy", softmax_cross_entropy},
     {"softmax_cross_entropy_backward", softmax_cross_entropy_backward},
     {"correct_count", correct_count},
