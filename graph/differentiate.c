@@ -39,7 +39,7 @@ Status vl_gradient_accumulate(Gradients *gradients, Tensor *tensor, Tensor *grad
 
 Tensor *vl_gradient_take(Gradients *gradients, const Tensor *tensor) {
   Tensor *arrived = vl_gradient_of(gradients, tensor);
-  if (!arrived || vl_tensor_elements(arrived) != arrived->storage->elements) return NULL;
+  if (!gradients->onto || !arrived || vl_tensor_elements(arrived) != arrived->storage->elements) return NULL;
   for (int32_t i = 0; i < gradients->capacity; i++) {
     const Tensor *other = gradients->of[i];
     if (i != tensor->id && other && other->storage == arrived->storage) return NULL;
@@ -124,7 +124,8 @@ Status vl_program_differentiate(Program *program) {
   if (!program->loss || program->loss->rank != 0) {
     return vl_error(VL_INVALID, "%s has no scalar loss to differentiate", graph->name);
   }
-  Gradients gradients = {.graph = graph, .weight_first = program->weight_gradient_first};
+  Gradients gradients = {
+      .graph = graph, .weight_first = program->weight_gradient_first, .onto = program->gradients_onto};
   mark_needed(&gradients);
   graph->segment = SEGMENT_BACKWARD;
   Status status = walk_back(&gradients, program->loss);

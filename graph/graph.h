@@ -228,6 +228,8 @@ struct Gradients {
   Graph *graph;
   bool weight_first; /* a convolution's weight gradient before its data gradient, so that its saved input
                         can go before the data gradient is made */
+  bool onto;         /* an embedding adds its gradient to what has arrived at its table, where autograd
+                        makes another of the table's size and adds the two */
   Tensor **of;       /* by tensor id: the gradient, or NULL */
   bool *needed;      /* by tensor id */
   int32_t capacity;
@@ -238,7 +240,7 @@ bool vl_gradient_needed(const Gradients *gradients, const Tensor *tensor);
 /* Adds `gradient` to what has arrived at tensor: an `add` node when something has. */
 Status vl_gradient_accumulate(Gradients *gradients, Tensor *tensor, Tensor *gradient) VL_CHECKED;
 /* Takes away what has arrived at tensor, for a node that adds to it in place and gives the sum back; NULL
- * when nothing has arrived, or its storage is also another tensor's gradient. */
+ * when nothing has arrived, its storage is also another tensor's gradient, or `onto` is not set. */
 Tensor *vl_gradient_take(Gradients *gradients, const Tensor *tensor);
 
 /* ---- Program: a graph and how it is to be run -------------------------------------------------------------------- */
@@ -272,6 +274,7 @@ typedef struct Program {
   /* Set by optimizations. */
   DType amp; /* DTYPE_F32: off */
   bool weight_gradient_first;
+  bool gradients_onto;           /* see Gradients.onto */
   bool release_gradients;        /* gradients are freed after the update (set to none) */
   bool update_in_backward;       /* each update as soon as its gradient is complete */
   int32_t accumulate;            /* micro-batches per optimizer step; 1 */

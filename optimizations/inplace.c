@@ -27,13 +27,22 @@ static bool read_elsewhere(const Graph *graph, const Node *node, const Storage *
   return false;
 }
 
+/* Autograd adds up gradients in place; so does a batch norm that does it for `fuse`. */
+static bool accumulates(const Node *node) {
+  if (node->segment != SEGMENT_BACKWARD) return false;
+  bool norm = strcmp(node->op->name, "batch_norm_backward") == 0;
+  return strcmp(node->op->name, "add") == 0 || (norm && node->input_count == node->op->max_inputs);
+}
+
 static bool may_take(const Program *program, const Node *node, int32_t output, int32_t input) {
   const Tensor *from = node->inputs[input], *to = node->outputs[output];
   if (!from || !to || !from->producer || from->producer->segment != node->segment) return false;
   for (int32_t k = 0; k < node->output_count; k++) { /* taken already */
     if (node->outputs[k] && node->outputs[k]->storage == from->storage) return false;
   }
-  if (from->storage->role != ROLE_ACTIVATION || to->storage->role != ROLE_ACTIVATION) return false;
+  bool sum_of_gradients = to->storage->role == ROLE_GRADIENT && accumulates(node);
+  if (from->storage->role != ROLE_ACTIVATION) return false;
+  if (to->storage->role != ROLE_ACTIVATION && !sum_of_gradients) return false;
   if (from->dtype != to->dtype || !vl_tensor_same_shape(from, to)) return false;
   if (from->offset != 0 || from->storage->elements != to->storage->elements) return false;
   if (from->storage->root != from && from->producer->op->is_view) return false;
@@ -43,20 +52,25 @@ static bool may_take(const Program *program, const Node *node, int32_t output, i
   return !is_kept(program, from->storage) && !read_elsewhere(program->graph, node, from->storage);
 }
 
+/* The storage is from now on what the output's was for: a parameter's gradient, if it is that. */
+static void put_over(Tensor *output, Storage *storage) {
+  Storage *left = output->storage;
+  output->storage = storage;
+  if (left->role != ROLE_GRADIENT) return;
+  const char *name = storage->name;
+  storage->name = left->name;
+  storage->role = ROLE_GRADIENT;
+  left->name = name;
+  left->role = ROLE_ACTIVATION;
+}
+
 /* Takes for an output the first input that may be written over. */
 static void take_storage(const Program *program, Node *node, int32_t output) {
   for (int32_t input = 0; input < node->input_count; input++) {
     if (!(node->op->inplace[output] >> input & 1U) || !may_take(program, node, output, input)) continue;
-    node->outputs[output]->storage = node->inputs[input]->storage;
+    put_over(node->outputs[output], node->inputs[input]->storage);
     return;
   }
-}
-
-/* Autograd adds up gradients in place; so does a batch norm that does it for `fuse`. */
-static bool accumulates(const Node *node) {
-  if (node->segment != SEGMENT_BACKWARD) return false;
-  bool norm = strcmp(node->op->name, "batch_norm_backward") == 0;
-  return strcmp(node->op->name, "add") == 0 || (norm && node->input_count == node->op->max_inputs);
 }
 
 static Status check(const Program *program, const char *value, const Recipe *recipe) {

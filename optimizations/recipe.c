@@ -152,6 +152,7 @@ static Status complete_training(const Recipe *recipe, Program *program, const Ta
 Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *target) {
   /* A saved convolution input can go before the data gradient is made; autograd makes both at once. */
   program->weight_gradient_first = program->release_gradients = recipe->stack_vramlab;
+  program->gradients_onto = recipe->stack_vramlab;
   for (Phase phase = PHASE_CASE; phase <= PHASE_PRECISION; phase++) {
     VL_TRY(run_phase(recipe, phase, program, target));
   }

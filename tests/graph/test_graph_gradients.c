@@ -305,11 +305,12 @@ static Tensor *lookup(Graph *graph, Tensor *table, const char *name) {
   return rows;
 }
 
-/* What arrives at a table after the first gradient is added to it where it lies, unless another tensor has
- * that gradient too. */
+/* What arrives at a table after the first gradient is added to it where it lies if so asked, unless another
+ * tensor has that gradient too. */
 static void embeddings_add_onto_what_has_arrived(void **state) {
   (void)state;
-  for (int shared = 0; shared < 2; shared++) {
+  for (int way = 0; way < 3; way++) {
+    bool asked = way > 0, shared = way == 2;
     Graph *graph = vl_graph_create("tied");
     Tensor *table = parameter(graph, "table", DTYPE_F32, 2, (int64_t[]){7, 4});
     Tensor *other = parameter(graph, "other", DTYPE_F32, 2, table->shape), *whole, *y;
@@ -318,11 +319,18 @@ static void embeddings_add_onto_what_has_arrived(void **state) {
     expect_ok(vl_apply(graph, shared ? "add" : "mul", NULL, (Tensor *[]){table, other}, 2, &whole));
     expect_ok(vl_apply(graph, "mul", NULL, (Tensor *[]){whole, y}, 2, &y));
     Program program = summed(graph, y, DTYPE_F32);
+    program.gradients_onto = asked;
     expect_ok(vl_program_differentiate(&program));
     expect_gradients(&program, 2);
     const Node *of_second = backward_node(graph, "embedding_backward", 0);
     const Node *of_first = backward_node(graph, "embedding_backward", 1);
-    assert_int_equal(of_second->input_count, shared ? 2 : 3);
+    assert_int_equal(of_second->input_count, asked && !shared ? 3 : 2);
+    assert_int_equal(of_first->input_count, asked ? 3 : 2);
+    if (!asked) {
+      assert_non_null(backward_node(graph, "add", 1));
+      vl_program_destroy(&program);
+      continue;
+    }
     const Tensor *onto = shared ? backward_node(graph, "add", 0)->outputs[0] : of_second->outputs[0];
     assert_ptr_equal(of_first->inputs[2], onto);
     assert_ptr_equal(of_first->outputs[0]->storage, onto->storage);

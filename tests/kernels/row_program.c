@@ -122,6 +122,7 @@ Status row_program_create(const OpRow *row, DType dtype, bool weight_gradient_fi
   *made = (RowProgram){0};
   vl_program_init(&made->program, vl_graph_create(row->op));
   made->program.weight_gradient_first = weight_gradient_first;
+  made->program.gradients_onto = true;
   Status status = build_row(row, dtype, &made->program);
   if (status.code != VL_OK) {
     row_program_destroy(made);
