@@ -245,6 +245,79 @@ static void mixed_precision_lowers_products_alone(void **state) {
   vl_program_destroy(&program);
 }
 
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
+
+static void build_attention(const char *recipe, double rate, Program *program) {
+  Graph *graph = vl_graph_create("attention");
+  vl_program_init(program, graph);
+  program->training = true;
+  Tensor *qkv = vl_graph_parameter(graph, "qkv", ROLE_PARAMETER, DTYPE_F32, 5, (int64_t[]){2, 9, 3, 2, 4},
+                                   (Init){INIT_UNIFORM, 1.0});
+  Tensor *mask = vl_graph_tensor(graph, "mask", ROLE_INPUT, DTYPE_F32, 2, (int64_t[]){2, 9});
+  OpParams params = {.rate = rate, .random_scope = "layer.dropout"};
+  OpParams all = {.axes = {0, 1, 2, 3}, .axis_count = 4, .dtype = DTYPE_F32};
+  Node *node;
+  vl_graph_set_scope(graph, "layer");
+  require_ok(vl_graph_add(graph, "attention", &params, (Tensor *[]){qkv, mask}, 2, &node));
+  require_ok(vl_apply(graph, "sum", &all, node->outputs, 1, &program->loss));
+  require_ok(apply_recipe(recipe, program));
+}
+
+/* PyTorch's fused kernel for CPUs knows no dropout. */
+static void attention_is_written_out_where_asked_or_as_pytorch_does(void **state) {
+  (void)state;
+  static const struct {
+    const char *recipe;
+    double rate;
+    int32_t fused, dropouts;
+  } cases[] = {{"baseline", 0.1, 0, 1},
+               {"baseline", 0.0, 1, 0},
+               {"attention=fused", 0.1, 1, 0},
+               {"stack=vramlab", 0.1, 1, 0},
+               {"attention=materialised", 0.0, 0, 0},
+               {"stack=vramlab attention=materialised", 0.1, 0, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    Program program;
+    build_attention(cases[i].recipe, cases[i].rate, &program);
+    int32_t written_out = 1 - cases[i].fused;
+    assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "attention"), cases[i].fused);
+    assert_int_equal(count_ops(&program, SEGMENT_BACKWARD, "attention_backward"), cases[i].fused);
+    assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "matmul"), 2 * written_out);
+    assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "softmax"), written_out);
+    assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "dropout"), cases[i].dropouts);
+    peak_bytes_of(&program);
+    vl_program_destroy(&program);
+  }
+}
+
+/* Autocast lowers queries, keys and values; what is written out computes in fp32 all the same. */
+static void attention_in_mixed_precision(void **state) {
+  (void)state;
+  Program fused, chain;
+  build_attention("attention=fused amp=bf16", 0.1, &fused);
+  build_attention("attention=materialised amp=bf16", 0.1, &chain);
+  for (int32_t i = 0; i < fused.graph->node_count; i++) {
+    const Node *node = fused.graph->nodes[i];
+    if (!is_op(node, "attention")) continue;
+    assert_int_equal(node->inputs[0]->dtype, DTYPE_BF16);
+    assert_int_equal(node->inputs[1]->dtype, DTYPE_F32); /* the mask */
+    assert_int_equal(node->outputs[0]->dtype, DTYPE_BF16);
+    assert_int_equal(node->outputs[1]->dtype, DTYPE_F32);
+  }
+  for (int32_t i = 0; i < chain.graph->node_count; i++) {
+    const Node *node = chain.graph->nodes[i];
+    bool computes = is_op(node, "matmul") || is_op(node, "softmax") || is_op(node, "dropout");
+    if (computes) assert_int_equal(node->outputs[0]->dtype, DTYPE_F32);
+    if (is_op(node, "sum")) assert_int_equal(node->inputs[0]->dtype, DTYPE_BF16);
+  }
+  /* Probabilities, and those that dropout kept, of 2 samples and 2 heads. */
+  assert_true(vl_program_saved_bytes(&chain) > vl_program_saved_bytes(&fused) + 2 * 4 * 2 * 2 * 9 * 9);
+  vl_program_destroy(&fused);
+  vl_program_destroy(&chain);
+}
+
+/* ---- ties and weights ------------------------------------------------------------------------------------------------- */
+
 /* Rows of a table times all of it, as a language model ties its embedding to its output. */
 static void build_tied(const char *recipe, Program *program) {
   Graph *graph = vl_graph_create("tied");
@@ -553,6 +626,8 @@ int main(void) {
       cmocka_unit_test(fusion_leaves_other_gradient_sums),
       cmocka_unit_test(pool_indices_take_a_byte),
       cmocka_unit_test(mixed_precision_lowers_products_alone),
+      cmocka_unit_test(attention_is_written_out_where_asked_or_as_pytorch_does),
+      cmocka_unit_test(attention_in_mixed_precision),
       cmocka_unit_test(a_tied_table_has_one_gradient),
       cmocka_unit_test(low_weights_live_only_while_used),
       cmocka_unit_test(the_baseline_writes_over_what_the_source_does),
