@@ -1,7 +1,10 @@
 /* adamw: PyTorch's, Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101). */
 #include "graph/ops/ops.h"
 
-/* epsilon 0 would make 0 / 0 of weights that never had a gradient, padding included. */
+/* epsilon 0 would make 0 / 0 of weights that never had a gradient, padding included; so would one that
+ * becomes 0 in f32, alone or times the bias correction. */
+static const double least_epsilon = 1e-30;
+
 static Status check_params(const Node *node) {
   const OpParams *params = &node->params;
   if (!(params->learning_rate >= 0) || !(params->weight_decay >= 0))
@@ -10,8 +13,8 @@ static Status check_params(const Node *node) {
   if (!(params->beta1 >= 0 && params->beta1 < 1) || !(params->beta2 >= 0 && params->beta2 < 1))
     return op_error(VL_INVALID, node, "beta1 = %g, beta2 = %g; must be at least 0 and below 1", params->beta1,
                     params->beta2);
-  if (!((float)params->epsilon > 0))
-    return op_error(VL_INVALID, node, "epsilon = %g; must be above 0 in f32", params->epsilon);
+  if (!(params->epsilon >= least_epsilon))
+    return op_error(VL_INVALID, node, "epsilon = %g; must be at least %g", params->epsilon, least_epsilon);
   return vl_ok();
 }
 

@@ -1,7 +1,13 @@
-/* AdamW, element by element over whole storages: zero padding stays zero. In f32 and in the order of
- * PyTorch's fused AdamW, without its multiply-adds; t is the step's number from 1: w = w (1 - learning_rate
- * weight_decay);  m = m + (1 - beta1) (dw - m);  v = v beta2 + (1 - beta2) dw dw w = w - learning_rate / (1 -
- * beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon) */
+/* AdamW, element by element over whole storages: zero padding stays zero. In f32; t is the step's number from
+ * 1, c = sqrt(1 - beta2^t):
+ *
+ *   w = w (1 - learning_rate weight_decay)
+ *   m = m + (1 - beta1) (dw - m)
+ *   v = v beta2 + (1 - beta2) dw dw
+ *   w = w - c learning_rate / (1 - beta1^t) m / (sqrt(v) + c epsilon)
+ *
+ * This is the order of PyTorch's fused AdamW, without its multiply-adds and with c multiplied through: there
+ * sqrt(v) is divided by c, and a division an element is more than the memory needs. */
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
@@ -12,11 +18,11 @@ enum { OUT_W, OUT_M, OUT_V, OUTPUTS };
 
 /* What a step multiplies by: computed in double, rounded once. */
 typedef struct AdamwFactors {
-  float decay;                    /* 1 - learning_rate weight_decay */
-  float new_mean;                 /* 1 - beta1 */
-  float old_square, new_square;   /* beta2, 1 - beta2 */
-  float root_correction, epsilon; /* sqrt(1 - beta2^t) */
-  float step;                     /* - learning_rate / (1 - beta1^t) */
+  float decay;                  /* 1 - learning_rate weight_decay */
+  float new_mean;               /* 1 - beta1 */
+  float old_square, new_square; /* beta2, 1 - beta2 */
+  float epsilon;                /* c epsilon */
+  float step;                   /* - c learning_rate / (1 - beta1^t) */
 } AdamwFactors;
 
 VECTOR_CLONES
@@ -28,10 +34,9 @@ static void step(float *const to[OUTPUTS], const float *const from[INPUTS], int6
     float g = dw[i];
     float mean = m[i] + by.new_mean * (g - m[i]);
     float square = v[i] * by.old_square + by.new_square * g * g;
-    float root = sqrtf(square) / by.root_correction + by.epsilon;
     new_m[i] = mean;
     new_v[i] = square;
-    new_w[i] = w[i] * by.decay + by.step * mean / root;
+    new_w[i] = w[i] * by.decay + by.step * mean / (sqrtf(square) + by.epsilon);
   }
 }
 
@@ -54,14 +59,13 @@ static void step_range(const VectorArray inputs[INPUTS], const VectorArray outpu
 
 static AdamwFactors factors_of(const OpParams *params, const LaunchContext *context) {
   double rate = context->learning_rate > 0.0 ? context->learning_rate : params->learning_rate;
-  double steps = (double)context->step + 1.0;
+  double steps = (double)context->step + 1.0, correction = sqrt(1.0 - pow(params->beta2, steps));
   return (AdamwFactors){.decay = (float)(1.0 - rate * params->weight_decay),
                         .new_mean = (float)(1.0 - params->beta1),
                         .old_square = (float)params->beta2,
                         .new_square = (float)(1.0 - params->beta2),
-                        .root_correction = (float)sqrt(1.0 - pow(params->beta2, steps)),
-                        .epsilon = (float)params->epsilon,
-                        .step = (float)(-rate / (1.0 - pow(params->beta1, steps)))};
+                        .epsilon = (float)(correction * params->epsilon),
+                        .step = (float)(-rate * correction / (1.0 - pow(params->beta1, steps)))};
 }
 
 static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
