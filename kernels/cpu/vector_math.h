@@ -29,7 +29,7 @@ VECTOR_INLINE float vector_exp(float x) {
   return x == x ? value : x;
 }
 
-/* tanh x within 3 units in the last place, NaN stays. Near 0 Cephes' polynomial (tanhf.c), else from e^2|x|.
+/* tanh x within 2 units in the last place, NaN stays. Near 0 Cephes' polynomial (tanhf.c), else from e^2|x|.
  */
 VECTOR_INLINE float vector_tanh(float x) {
   float t = x < 0.0F ? -x : x;
