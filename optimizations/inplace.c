@@ -52,10 +52,13 @@ static bool may_take(const Program *program, const Node *node, int32_t output, i
   return !is_kept(program, from->storage) && !read_elsewhere(program->graph, node, from->storage);
 }
 
-/* The storage is from now on what the output's was for: a parameter's gradient, if it is that. */
-static void put_over(Tensor *output, Storage *storage) {
+/* The output and its views move into the storage, which is from now on what theirs was for: a parameter's
+ * gradient, if it is that. */
+static void put_over(Graph *graph, const Tensor *output, Storage *storage) {
   Storage *left = output->storage;
-  output->storage = storage;
+  for (int32_t i = 0; i < graph->tensor_count; i++) {
+    if (graph->tensors[i]->storage == left) graph->tensors[i]->storage = storage;
+  }
   if (left->role != ROLE_GRADIENT) return;
   const char *name = storage->name;
   storage->name = left->name;
@@ -68,7 +71,7 @@ static void put_over(Tensor *output, Storage *storage) {
 static void take_storage(const Program *program, Node *node, int32_t output) {
   for (int32_t input = 0; input < node->input_count; input++) {
     if (!(node->op->inplace[output] >> input & 1U) || !may_take(program, node, output, input)) continue;
-    put_over(node->outputs[output], node->inputs[input]->storage);
+    put_over(program->graph, node->outputs[output], node->inputs[input]->storage);
     return;
   }
 }

@@ -19,6 +19,17 @@ static bool is_cheap(const Node *node) {
   return false;
 }
 
+/* What a node writes over has to be made again before it: only where that is repeated too. */
+static bool can_repeat(const Node *node) {
+  for (int32_t i = 0; i < node->input_count; i++) {
+    const Tensor *input = node->inputs[i];
+    if (!input || !node->outputs[0] || input->storage != node->outputs[0]->storage) continue;
+    const Node *maker = input->producer;
+    if (!maker || !(maker->recompute_on_use || maker->checkpoint_segment > 0)) return false;
+  }
+  return true;
+}
+
 static Status apply(Program *program, const char *value, const Target *target) {
   (void)value;
   (void)target;
@@ -33,7 +44,9 @@ static Status apply(Program *program, const char *value, const Target *target) {
     Node *node = graph->nodes[i];
     /* The boundaries of checkpoint segments stay: repeating one would take the whole segment before it. */
     bool boundary = checkpointed[node->block] && node->checkpoint_segment == 0;
-    if (node->segment == SEGMENT_FORWARD && is_cheap(node) && !boundary) node->recompute_on_use = true;
+    if (node->segment == SEGMENT_FORWARD && is_cheap(node) && !boundary && can_repeat(node)) {
+      node->recompute_on_use = true;
+    }
   }
   free(checkpointed);
   return vl_ok();

@@ -137,6 +137,15 @@ static void results_are_bitwise_equal_with_adamw(void **state) {
   assert_same_results(build_small_adamw, "amp=bf16", of_amp, COUNT(of_amp));
 }
 
+/* A gradient in two parts, summed in place, by an addition or by the second part's own node. */
+static void results_are_bitwise_equal_with_a_tied_table(void **state) {
+  (void)state;
+  assert_same_results(network_tied, "baseline", of_baseline, COUNT(of_baseline));
+  assert_same_results(network_tied, "stack=vramlab", of_vramlab, COUNT(of_vramlab));
+  assert_same_results(network_tied, "amp=bf16", of_amp, COUNT(of_amp));
+  assert_same_results(network_tied, "stack=vramlab amp=bf16", of_amp_vramlab, COUNT(of_amp_vramlab));
+}
+
 static void results_are_bitwise_equal_within_our_stack(void **state) {
   (void)state;
   assert_same_results(build_small, "stack=vramlab", of_vramlab, COUNT(of_vramlab));
@@ -206,6 +215,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(results_are_bitwise_equal_to_the_baseline_d3),
       cmocka_unit_test(results_are_bitwise_equal_with_dropout_d1),
       cmocka_unit_test(results_are_bitwise_equal_with_adamw),
+      cmocka_unit_test(results_are_bitwise_equal_with_a_tied_table),
       cmocka_unit_test(results_are_bitwise_equal_within_our_stack),
       cmocka_unit_test(results_are_bitwise_equal_within_mixed_precision),
       cmocka_unit_test(resnet50_is_bitwise_equal),

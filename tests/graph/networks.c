@@ -196,3 +196,40 @@ void network_running_mean(Program *program) {
   graph->block = 0;
   sum_to_loss(program, x);
 }
+
+static Tensor *gated_layer(Graph *graph, int32_t number, Tensor *x) {
+  int64_t width = x->shape[x->rank - 1];
+  graph->block = ++graph->block_count;
+  vl_graph_set_scope(graph, "layer%d", number);
+  Tensor *weight = scoped_parameter(graph, "weight", 2, (int64_t[]){width, width}, (Init){INIT_UNIFORM, 0.5});
+  Tensor *bias = scoped_parameter(graph, "bias", 1, &width, (Init){INIT_UNIFORM, 0.5}), *y;
+  require_ok(vl_apply(graph, "linear", NULL, (Tensor *[]){x, weight, bias}, 3, &y));
+  Tensor *gate = apply(graph, "softmax", &(OpParams){.alpha = 2.0}, y, NULL);
+  y = apply(graph, "mul", NULL, gate, apply(graph, "gelu", NULL, y, NULL));
+  y = apply(graph, "add", NULL, x, y);
+  graph->block = 0;
+  return y;
+}
+
+void network_tied(Program *program) {
+  enum { SAMPLES = 3, LENGTH = 7, PICKED = 4, WORDS = 37, WIDTH = 20 };
+  Graph *graph = vl_graph_create("tied");
+  vl_program_init(program, graph);
+  program->training = true;
+  vl_graph_set_scope(graph, "words");
+  Tensor *table = scoped_parameter(graph, "weight", 2, (int64_t[]){WORDS, WIDTH}, (Init){INIT_UNIFORM, 1.0});
+  Tensor *ids = vl_graph_input(graph, "ids", DTYPE_I32, 2, (int64_t[]){SAMPLES, LENGTH}, WORDS);
+  Tensor *x = apply(graph, "embedding", NULL, table, ids);
+  x = gated_layer(graph, 2, gated_layer(graph, 1, x));
+  vl_graph_set_scope(graph, "head");
+  Tensor *places = vl_graph_input(graph, "places", DTYPE_I32, 2, (int64_t[]){SAMPLES, PICKED}, LENGTH);
+  x = apply(graph, "tanh", NULL, apply(graph, "gather_tokens", NULL, x, places), NULL);
+  x = apply(graph, "linear", NULL, x, table);
+  OpParams rows = {.shape = {SAMPLES * PICKED, WORDS}, .rank = 2};
+  program->logits = apply(graph, "reshape", &rows, x, NULL);
+  Tensor *labels = vl_graph_input(graph, "labels", DTYPE_I32, 1, rows.shape, WORDS);
+  Node *loss = NULL;
+  require_ok(
+      vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){program->logits, labels}, 2, &loss));
+  program->loss = loss->outputs[0];
+}

@@ -32,4 +32,8 @@ void network_dropout(Program *program);
  * follows, so that checkpointing repeats the norm. */
 void network_running_mean(Program *program);
 
+/* Words in, words out: rows of a table, two blocks of a gated linear layer beside its input, some tokens
+ * picked, and their products with the whole table, whose gradient so has two parts. */
+void network_tied(Program *program);
+
 #endif
