@@ -223,11 +223,33 @@ void vl_graph_remove(Graph *graph, Node *node) {
   renumber(graph, at);
 }
 
+void vl_graph_move_storage(Graph *graph, const Storage *from, Storage *to) {
+  for (int32_t i = 0; i < graph->tensor_count; i++) {
+    if (graph->tensors[i]->storage == from) graph->tensors[i]->storage = to;
+  }
+}
+
+/* A view lies where what it shows lies, and so do the views of it. */
+static void move_view(Graph *graph, Tensor *view, Storage *storage, int64_t offset) {
+  const Storage *left = view->storage;
+  view->storage = storage;
+  view->offset += offset;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    if (node->op->is_view && node->inputs[0] == view && node->outputs[0]->storage == left)
+      move_view(graph, node->outputs[0], storage, offset);
+  }
+}
+
 void vl_graph_replace_reads(Graph *graph, const Tensor *from, Tensor *to) {
   for (int32_t i = 0; i < graph->node_count; i++) {
     Node *node = graph->nodes[i];
+    if (node == to->producer) continue;
     for (int32_t k = 0; k < node->input_count; k++) {
-      if (node->inputs[k] == from && node != to->producer) node->inputs[k] = to;
+      if (node->inputs[k] != from) continue;
+      node->inputs[k] = to;
+      if (node->op->is_view && node->outputs[0]->storage == from->storage && to->storage != from->storage)
+        move_view(graph, node->outputs[0], to->storage, to->offset - from->offset);
     }
   }
 }

@@ -202,7 +202,9 @@ Status vl_graph_infer_again(Graph *graph, Node *node) VL_CHECKED;
 void vl_graph_move_before(Graph *graph, Node *node, const Node *anchor);
 /* Removes a node; its outputs must have no readers left. */
 void vl_graph_remove(Graph *graph, Node *node);
-/* Every reader of `from` reads `to`. */
+/* Every tensor in storage `from` is from now on in `to`. */
+void vl_graph_move_storage(Graph *graph, const Storage *from, Storage *to);
+/* Every reader of `from` reads `to`; views of `from` become views of `to`. */
 void vl_graph_replace_reads(Graph *graph, const Tensor *from, Tensor *to);
 /* Number of reads of a tensor; with `reader`, the last node that does. */
 int32_t vl_graph_reads(const Graph *graph, const Tensor *tensor, Node **reader);

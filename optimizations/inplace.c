@@ -56,9 +56,7 @@ static bool may_take(const Program *program, const Node *node, int32_t output, i
  * gradient, if it is that. */
 static void put_over(Graph *graph, const Tensor *output, Storage *storage) {
   Storage *left = output->storage;
-  for (int32_t i = 0; i < graph->tensor_count; i++) {
-    if (graph->tensors[i]->storage == left) graph->tensors[i]->storage = storage;
-  }
+  vl_graph_move_storage(graph, left, storage);
   if (left->role != ROLE_GRADIENT) return;
   const char *name = storage->name;
   storage->name = left->name;

@@ -48,10 +48,7 @@ static Status widen_gradient(Program *program, ParameterGradient *entry) {
   low->storage->name = left->name;
   left->name = vl_arena_format(graph->arena, "%s.cast", left->name);
   vl_graph_replace_reads(graph, wide, low);
-  for (int32_t i = 0; i < graph->tensor_count; i++) {
-    Tensor *tensor = graph->tensors[i];
-    if (tensor != wide && tensor->storage == left) tensor->storage = low->storage;
-  }
+  vl_graph_move_storage(graph, left, low->storage);
   if (entry->gradient == wide) {
     low->name = wide->name;
     entry->gradient = low;

@@ -94,6 +94,27 @@ static void replacing_spares_the_replacement(void **state) {
   vl_graph_destroy(&c.graph);
 }
 
+/* A view of a view of what is replaced lies in the replacement, not where nothing is written any more. */
+static void replacing_takes_views_along(void **state) {
+  (void)state;
+  Graph *graph = vl_graph_create("views");
+  Tensor *x = vl_graph_tensor(graph, "x", ROLE_INPUT, DTYPE_F32, 1, (int64_t[]){12}), *a, *b, *flat, *square,
+         *y;
+  OpParams row = {.shape = {12}, .rank = 1}, rows = {.shape = {3, 4}, .rank = 2};
+  require_ok(vl_apply(graph, "relu", NULL, &x, 1, &a));
+  require_ok(vl_apply(graph, "reshape", &rows, &a, 1, &square));
+  require_ok(vl_apply(graph, "reshape", &row, &square, 1, &flat));
+  require_ok(vl_apply(graph, "relu", NULL, &flat, 1, &y));
+  require_ok(vl_apply(graph, "gelu", NULL, &x, 1, &b));
+  vl_graph_move_before(graph, b->producer, a->producer);
+  vl_graph_replace_reads(graph, a, b);
+  vl_graph_remove(graph, a->producer);
+  assert_ptr_equal(square->storage, b->storage);
+  assert_ptr_equal(flat->storage, b->storage);
+  require_ok(vl_graph_check(graph));
+  vl_graph_destroy(&graph);
+}
+
 static void taken_names_get_a_number(void **state) {
   (void)state;
   Graph *graph = vl_graph_create("names");
@@ -256,6 +277,7 @@ int main(void) {
       cmocka_unit_test(removed_nodes_leave_no_gap),
       cmocka_unit_test(ids_stay_unique_after_a_removal),
       cmocka_unit_test(replacing_spares_the_replacement),
+      cmocka_unit_test(replacing_takes_views_along),
       cmocka_unit_test(taken_names_get_a_number),
       cmocka_unit_test(check_finds_broken_order),
       cmocka_unit_test(check_finds_reads_of_removed_nodes),

@@ -16,7 +16,7 @@ typedef struct Truth {
 /* How far a record's gradients and statistics are from the truth, beside PyTorch's own. */
 typedef struct TruthErrors {
   double worst_gradient, worst_statistic, loss;
-  double worst_ratio; /* ours over PyTorch's, gradients */
+  double worst_ratio; /* ours over PyTorch's, or over one unit of the type where that is more; gradients */
   const char *worst_name, *worst_ratio_name;
 } TruthErrors;
 

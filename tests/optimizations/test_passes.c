@@ -463,6 +463,26 @@ static void in_place_holds_back_where_a_value_is_read_again(void **state) {
 
 /* ---- update -------------------------------------------------------------------------------------------------------------- */
 
+/* A view of an output that was put over an input goes there with it. */
+static void in_place_takes_views_along(void **state) {
+  (void)state;
+  Program program;
+  Graph *graph = vl_graph_create("views");
+  vl_program_init(&program, graph);
+  Tensor *x = vl_graph_tensor(graph, "x", ROLE_INPUT, DTYPE_F32, 1, (int64_t[]){12}), *a, *b, *rows, *y;
+  OpParams shape = {.shape = {3, 4}, .rank = 2};
+  require_ok(vl_apply(graph, "scale", &(OpParams){.alpha = 2.0}, &x, 1, &a));
+  require_ok(vl_apply(graph, "relu", NULL, &a, 1, &b));
+  require_ok(vl_apply(graph, "reshape", &shape, &b, 1, &rows));
+  require_ok(vl_apply(graph, "gelu", NULL, &rows, 1, &y));
+  program.logits = y;
+  require_ok(apply_recipe("inplace=all", &program));
+  assert_ptr_equal(b->storage, a->storage);
+  assert_ptr_equal(rows->storage, a->storage);
+  require_ok(vl_graph_check(graph));
+  vl_program_destroy(&program);
+}
+
 static void updates_move_to_where_the_gradient_is_complete(void **state) {
   (void)state;
   Program program;
@@ -632,6 +652,7 @@ int main(void) {
       cmocka_unit_test(low_weights_live_only_while_used),
       cmocka_unit_test(the_baseline_writes_over_what_the_source_does),
       cmocka_unit_test(in_place_holds_back_where_a_value_is_read_again),
+      cmocka_unit_test(in_place_takes_views_along),
       cmocka_unit_test(updates_move_to_where_the_gradient_is_complete),
       cmocka_unit_test(updates_in_backward_say_why_not),
       cmocka_unit_test(checkpoint_refuses_more_segments_than_blocks_d5),
