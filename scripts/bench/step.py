@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""ResNet-50 training step, vramlab against PyTorch: same work, same sitting, interleaved.
+"""A training step, vramlab against PyTorch: same work, same sitting, interleaved.
 
-Speed is compared with the fastest PyTorch configuration of {eager, compile} x {malloc default, keep, huge}, with and
-without channels-last; memory with the leanest. A scouting round finds them, then pairs of runs alternate; the median of
+Speed is compared with the fastest PyTorch configuration of {eager, compile} x {malloc default, keep, huge}, for
+convolution nets with and without channels-last; memory with the leanest. A scouting round finds them, then pairs of runs alternate; the median of
 the pair ratios counts with its order-statistic interval of at least 95 %. One recipe of ours serves both, and its first losses are
 compared with the baseline recipe's (same weights, same data).
 
-Writes results/bench-resnet50-<precision>.json (raw samples, provenance) and, with --store, adds every run to a store.
+Writes results/bench-<case>-<precision>.json (raw samples, provenance) and, with --store, adds every run to a store.
 Set up the peer once with scripts/peers/setup; build first.
 """
 import argparse
@@ -20,15 +20,20 @@ from datetime import datetime, timezone
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PEER = os.path.join(ROOT, "scripts", "peers", "pytorch_step.py")
-RECIPES = {"fp32": "stack=vramlab recompute=norm update=in-backward",
-           "bf16": "stack=vramlab amp=bf16 recompute=norm update=in-backward"}
+RECIPES = {"resnet50": {"fp32": "stack=vramlab recompute=norm update=in-backward",
+                        "bf16": "stack=vramlab amp=bf16 recompute=norm update=in-backward"},
+           "bert-base": {"fp32": "stack=vramlab update=in-backward",
+                         "bf16": "stack=vramlab amp=bf16 update=in-backward"}}
+BATCHES = {"resnet50": 16, "bert-base": 8}
 LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, over the first steps: rounding of fp32 and of bf16
 
 
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--case", choices=list(RECIPES), default="resnet50")
     p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    p.add_argument("--batch", type=int, default=16)
+    p.add_argument("--batch", type=int, help="default: 16 for resnet50, 8 for bert-base")
+    p.add_argument("--sequence", type=int, default=128, help="tokens of a sequence, for bert-base")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--steps", type=int, default=5)
     p.add_argument("--pairs", type=int, default=15)
@@ -38,7 +43,10 @@ def parse():
     p.add_argument("--results", default=os.path.join(ROOT, "results"))
     p.add_argument("--store", help="a store directory that every run is added to")
     p.add_argument("--no-compile", action="store_true", help="leave torch.compile out of the scouting round")
-    return p.parse_args()
+    a = p.parse_args()
+    a.batch = a.batch or BATCHES[a.case]
+    a.settings = ["--set", f"sequence={a.sequence}"] if a.case == "bert-base" else []
+    return a
 
 
 def run_json(command, threads):
@@ -50,21 +58,23 @@ def run_json(command, threads):
 
 
 def ours(a, recipe, steps):
-    return run_json([a.vramlab, "run", "--case", "resnet50", "--batch", str(a.batch), "--device", "cpu", "--threads",
+    return run_json([a.vramlab, "run", "--case", a.case, *a.settings, "--batch", str(a.batch), "--device", "cpu", "--threads",
                      str(a.threads), "--steps", str(steps), "--recipe", recipe, "--json"], a.threads)
 
 
 def peer_flags(a):
     """The configurations of the scouting round, as argument lists of the peer."""
     for compiled in ([False] if a.no_compile else [False, True]):
-        for channels_last in (False, True):
+        for channels_last in ((False, True) if a.case == "resnet50" else (False,)):
             for malloc in ("default", "keep", "huge"):
                 yield ((["--compile"] if compiled else []) + (["--channels-last"] if channels_last else []) +
                        ["--malloc", malloc])
 
 
 def peer(a, flags, steps):
-    command = [a.python, PEER, "resnet50", str(a.batch), "--threads", str(a.threads), "--steps", str(steps)]
+    command = [a.python, PEER, a.case, str(a.batch), "--threads", str(a.threads), "--steps", str(steps)]
+    if a.case == "bert-base":
+        command += ["--seq", str(a.sequence)]
     if a.precision == "bf16":
         command += ["--amp", "bf16"]
     return run_json(command + flags, a.threads)
@@ -117,12 +127,11 @@ def add_to_store(a, result):
 
 def main():
     a = parse()
-    recipe = a.recipe or RECIPES[a.precision]
+    recipe = a.recipe or RECIPES[a.case][a.precision]
     if not os.path.exists(a.python):
         print(f"no peer at {a.python}: run scripts/peers/setup first", file=sys.stderr)
         return 3
-    print(f"ResNet-50, batch {a.batch}, 224x224, {a.precision}, {a.threads} threads; our recipe: {recipe}",
-          file=sys.stderr)
+    print(f"{a.case}, batch {a.batch}, {a.precision}, {a.threads} threads; our recipe: {recipe}", file=sys.stderr)
     gate = same_losses(a, recipe)
     runs, fastest, leanest = scout(a)
     pairs = []
@@ -137,12 +146,12 @@ def main():
     speed = interval([p["vramlab"]["samples_per_s"] / p["torch"]["samples_per_s"] for p in pairs])
     memory = interval([p["vramlab"]["peak_step_bytes"] / peer_step_bytes(p["torch_leanest"])
                        for p in pairs if "torch_leanest" in p])
-    result = dict(benchmark="resnet50", precision=a.precision, batch=a.batch, threads=a.threads, recipe=recipe,
+    result = dict(benchmark=a.case, settings=a.settings[1:], precision=a.precision, batch=a.batch, threads=a.threads, recipe=recipe,
                   created_utc=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                   fastest_peer=fastest[0], leanest_peer=leanest[0], gate=gate, speed_ratio=speed, memory_ratio=memory,
                   scouting=[dict(flags=f, record=r) for f, r in runs], pairs=pairs)
     os.makedirs(a.results, exist_ok=True)
-    path = os.path.join(a.results, f"bench-resnet50-{a.precision}.json")
+    path = os.path.join(a.results, f"bench-{a.case}{'' if a.sequence == 128 else f'-{a.sequence}'}-{a.precision}.json")
     with open(path + ".tmp", "w") as f:
         json.dump(result, f, indent=1, allow_nan=False)
     os.replace(path + ".tmp", path)
