@@ -4,7 +4,10 @@
  * and the two families differ by little (bench_conv.c), so what costs is going from one to the other: the
  * first convolution takes what the library likes best, later ones stay in the family their input is in. The
  * weights are the library's choice each time, and the weights' gradient keeps the parameter's layout where
- * the library can write it. */
+ * the library can write it.
+ *
+ * Layouts decided, own kernels take over what they do faster: conv_pointwise.h, conv_weights.h. */
+#include "kernels/cpu/conv_pointwise.h"
 #include "kernels/cpu/conv_weights.h"
 #include "kernels/cpu/cpu.h"
 #include <string.h>
@@ -182,11 +185,31 @@ static Status prepare(CpuDevice *device, Kernel *kernel, const PrimitiveKind *ki
   return cpu_primitive_prepare(device, kernel, &spec, sources);
 }
 
+static const CpuOp own_forward = {.name = "conv",
+                                  .supports = supports,
+                                  .choose_layouts = choose_forward,
+                                  .prepare = cpu_conv_pointwise_prepare,
+                                  .launch = cpu_conv_pointwise_launch};
+
 static Status prepare_forward(CpuDevice *device, Kernel *kernel) {
+  if (cpu_conv_pointwise_applies(device, kernel)) {
+    kernel->op = &own_forward;
+    return cpu_conv_pointwise_prepare(device, kernel);
+  }
   return prepare(device, kernel, &forward_kind, forward_sources);
 }
 
+static const CpuOp own_backward_data = {.name = "conv_backward_data",
+                                        .supports = supports,
+                                        .choose_layouts = choose_backward_data,
+                                        .prepare = cpu_conv_pointwise_prepare,
+                                        .launch = cpu_conv_pointwise_launch};
+
 static Status prepare_backward_data(CpuDevice *device, Kernel *kernel) {
+  if (cpu_conv_pointwise_applies(device, kernel)) {
+    kernel->op = &own_backward_data;
+    return cpu_conv_pointwise_prepare(device, kernel);
+  }
   return prepare(device, kernel, &backward_data_kind, backward_data_sources);
 }
 

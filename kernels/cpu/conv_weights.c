@@ -137,7 +137,7 @@ static int64_t thread_bytes(const ConvWeights *it) {
 
 /* ---- The op -------------------------------------------------------------------------------------------------- */
 
-static bool has_instructions(bool bf16) {
+bool cpu_conv_has_instructions(bool bf16) {
 #if HAS_CONV_WEIGHTS
   dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
   if (isa < dnnl_cpu_isa_avx512_core || !__builtin_cpu_supports("avx512bw")) return false;
@@ -157,7 +157,7 @@ bool cpu_conv_weights_applies(CpuDevice *device, const Kernel *kernel) {
   if (x->dtype != dy->dtype || dw->dtype != DTYPE_F32) return false;
   if (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) return false;
   if (x->shape[1] % BLOCK != 0 || dy->shape[1] % (2 * BLOCK) != 0) return false;
-  if (!has_instructions(x->dtype == DTYPE_BF16)) return false;
+  if (!cpu_conv_has_instructions(x->dtype == DTYPE_BF16)) return false;
   LayoutId blocked = cpu_layout_blocked(device, x->rank, BLOCK);
   const char *weights = cpu_layout_name(device, kernel->outputs[0]);
   static const char *const known[] = {"ABcd16b16a", "BAcd16b16a", "ABcde16b16a", "BAcde16b16a"};

@@ -217,6 +217,57 @@ static void weight_gradients_run_on_own_kernels(void **state) {
   }
   vl_device_close(&device);
 }
+
+/* nChw16c, in which a 3x3 convolution of many channels leaves its result. */
+static LayoutId blocked_layout(Device *device) {
+  for (LayoutId layout = 1;; ++layout)
+    if (strcmp(device->interface->layout_name(device, layout), "nChw16c") == 0) return layout;
+}
+
+/* So do own kernels 1x1 convolutions in bf16 and their data gradients, where they write no more channels than
+ * they read or have a stride. */
+static void pointwise_convolutions_run_on_own_kernels(void **state) {
+  (void)state;
+  if (!__builtin_cpu_supports("avx512bf16")) skip();
+  Device *device = open_device("cpu", NULL);
+  const struct {
+    const char *op;
+    int64_t first, written, stride; /* channels of the operand, of the result */
+    bool own;
+  } cases[] = {{"conv", 256, 64, 1, true},
+               {"conv", 64, 128, 2, true},
+               {"conv", 64, 128, 1, false},
+               {"conv_backward_data", 256, 64, 1, true},
+               {"conv_backward_data", 128, 64, 2, true},
+               {"conv_backward_data", 64, 256, 1, false}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    bool backward = strcmp(cases[i].op, "conv") != 0;
+    int64_t small = 14, large = small * cases[i].stride;
+    int64_t first = cases[i].first, written = cases[i].written;
+    int64_t operand[] = {2, first, backward ? small : large, backward ? small : large};
+    int64_t weights[] = {backward ? first : written, backward ? written : first, 1, 1};
+    Graph *graph = vl_graph_create("pointwise");
+    Tensor *operands[] = {vl_graph_tensor(graph, "x", ROLE_ACTIVATION, DTYPE_BF16, 4, operand),
+                          vl_graph_tensor(graph, "w", ROLE_PARAMETER, DTYPE_BF16, 4, weights)};
+    OpParams params = {.stride = {cases[i].stride, cases[i].stride}, .groups = 1};
+    if (backward) params.rank = 4, memcpy(params.shape, (int64_t[]){2, written, large, large}, 32);
+    Node *node;
+    assert_ok(vl_graph_add(graph, cases[i].op, &params, operands, 2, &node));
+    LayoutId inputs[VL_MAX_INPUTS] = {LAYOUT_ANY, LAYOUT_ANY}, outputs[VL_MAX_OUTPUTS] = {LAYOUT_ANY};
+    Kernel *kernel;
+    inputs[0] = outputs[0] = blocked_layout(device);
+    assert_ok(device->interface->choose_layouts(device, node, inputs, outputs));
+    assert_ok(device->interface->prepare(device, node, inputs, outputs, &kernel));
+    const char *implementation = device->interface->implementation(kernel);
+    print_message("  %s %d to %d, stride %d: %s\n", cases[i].op, (int)first, (int)written,
+                  (int)cases[i].stride, implementation);
+    if (strstr(implementation, "amx") == NULL)
+      assert_int_equal(strncmp(implementation, "own:", 4) == 0, cases[i].own);
+    device->interface->kernel_destroy(device, &kernel);
+    vl_graph_destroy(&graph);
+  }
+  vl_device_close(&device);
+}
 #endif
 
 /* The layout a convolution (or its data gradient) in bf16 reads those weights in. */
@@ -429,6 +480,7 @@ int main(void) {
     cmocka_unit_test(profile_charges_its_upper_workspace),
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
     cmocka_unit_test(weight_gradients_run_on_own_kernels),
+    cmocka_unit_test(pointwise_convolutions_run_on_own_kernels),
 #endif
     cmocka_unit_test(cpu_refuses_types_it_has_no_kernels_for),
     cmocka_unit_test(cpu_reserves_resident_pages),
