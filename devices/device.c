@@ -68,8 +68,9 @@ static Status open_plan(const DeviceOptions *options, Device **device) {
     VL_TRY(vl_profile_load(options->profile_directory, options->profile, &profile));
     VL_TRY(vl_profile_device_create(&profile, options->low_end, &inner));
     /* Predictions err towards needing more: the upper end of what context and handles take is gone. */
-    capacity_bytes =
-        profile.memory_bytes - (options->low_end ? profile.context_low_bytes : profile.context_high_bytes);
+    if (!options->unlimited)
+      capacity_bytes =
+          profile.memory_bytes - (options->low_end ? profile.context_low_bytes : profile.context_high_bytes);
     snprintf(name, sizeof name, "plan:%.58s", profile.name);
   } else {
     VL_TRY(open_backend("cpu", options, &inner));

@@ -83,6 +83,7 @@ struct Device {
 typedef struct DeviceOptions {
   int32_t threads;               /* 0: all */
   bool low_end;                  /* plan with a profile: the lower ends of its intervals, not the upper */
+  bool unlimited;                /* plan with a profile: its memory does not end */
   const char *profile;           /* plan only: a profile's name, or NULL: the machine's cpu */
   const char *profile_directory; /* NULL: the installed ones */
 } DeviceOptions;

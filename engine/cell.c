@@ -109,8 +109,10 @@ static void describe_program(Cell *cell) {
 
 static Status open_device(Cell *cell) {
   const CellSpec *spec = cell->spec;
-  DeviceOptions options = {
-      .threads = spec->threads, .low_end = cell->low_end, .profile = spec->profile[0] ? spec->profile : NULL};
+  DeviceOptions options = {.threads = spec->threads,
+                           .low_end = cell->low_end,
+                           .unlimited = spec->unlimited,
+                           .profile = spec->profile[0] ? spec->profile : NULL};
   VL_TRY(vl_device_open(spec->device, &options, &cell->device));
   cell->device->interface->describe(cell->device, &cell->result->device);
   snprintf(cell->result->provenance, sizeof cell->result->provenance, "%s",
@@ -121,7 +123,7 @@ static Status open_device(Cell *cell) {
 
 static Status open_heap(Cell *cell) {
   HeapOptions options = {.policy = vl_executable_program(cell->executable)->allocation_policy,
-                         .capacity_bytes = cell->spec->capacity_bytes};
+                         .capacity_bytes = cell->spec->unlimited ? 0 : cell->spec->capacity_bytes};
   cell->tracker = vl_tracker_create(false);
   return vl_heap_create(cell->device->interface->backing(cell->device), &options, cell->tracker, &cell->heap);
 }

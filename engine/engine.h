@@ -97,6 +97,7 @@ typedef struct CellSpec {
   int32_t steps;          /* measured steps; at least 1 */
   uint64_t seed;
   bool inference;
+  bool unlimited; /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
   bool timeline;  /* keep the events of the last step */
   char data[512]; /* HDF5 file with images and labels; "" = synthetic */
   char save_state[512], load_state[512];

@@ -25,6 +25,7 @@ static const Member members[] = {
     MEMBER(MEMBER_I32, steps),
     MEMBER(MEMBER_I64, seed),
     MEMBER(MEMBER_FLAG, inference),
+    MEMBER(MEMBER_FLAG, unlimited),
     MEMBER(MEMBER_FLAG, timeline),
     MEMBER(MEMBER_TEXT, data),
     MEMBER(MEMBER_TEXT, save_state),

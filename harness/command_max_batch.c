@@ -1,6 +1,5 @@
 /* vramlab max-batch: the largest batch per recipe and capacity, from plans; --verify runs it and the next
  * one. */
-#include "harness/machine.h"
 #include "harness/options.h"
 #include "harness/suite_run.h"
 
@@ -47,20 +46,6 @@ static const struct argp max_batch_argp = {
         "Prints the largest batch that fits, for each --recipe and --capacity given (both may be repeated). "
         "Without --capacity it is the profile's memory, or what this machine has available.",
     .children = children};
-
-/* The memory that limits when no capacity was given. */
-static Status usual_capacity(CellOptions *options) {
-  int64_t bytes = vl_machine_available_bytes();
-  if (options->capacity_count > 0) return vl_ok();
-  if (*options->spec.profile) {
-    DeviceProfile profile;
-    VL_TRY(vl_profile_load(NULL, options->spec.profile, &profile));
-    bytes = profile.memory_bytes; /* what is needed has the context in it */
-  }
-  if (bytes <= 0) return vl_error(VL_ENVIRONMENT, "this system does not tell its memory; give --capacity");
-  options->capacities[options->capacity_count++] = bytes;
-  return vl_ok();
-}
 
 /* Runs a micro-batch for real; *as_planned: it ended as the plan says. */
 static Status verify_one(Runner *runner, const SuiteCell *cell, int64_t micro_batch, const char *expected,
@@ -139,7 +124,7 @@ static Status search(MaxBatchCommand *command, bool *as_planned) {
   CellOptions *options = &command->cell;
   Runner *runner;
   RunnerOptions runner_options = {0};
-  VL_TRY(usual_capacity(options));
+  VL_TRY(vl_cell_options_usual_capacity(options));
   if (options->recipe_count == 0) options->recipes[options->recipe_count++] = "baseline";
   VL_TRY(vl_runner_create(&runner_options, &runner));
   if (!command->json) printf("%-12s %8s  %-12s %s\n", "capacity", "batch", "needs", "recipe");

@@ -207,6 +207,7 @@ Status vl_bisect(int64_t low, int64_t high, Status (*probe)(void *context, int64
 int vl_command_list(int argc, char **argv);
 int vl_command_run(int argc, char **argv); /* also `plan` */
 int vl_command_max_batch(int argc, char **argv);
+int vl_command_fit(int argc, char **argv);
 int vl_command_graph(int argc, char **argv);
 int vl_command_doctor(int argc, char **argv);
 int vl_command_import(int argc, char **argv);

@@ -27,6 +27,7 @@ static const Command commands[] = {
     {"run", vl_command_run, "one cell or a suite, measured"},
     {"plan", vl_command_run, "the same, predicted without running"},
     {"max-batch", vl_command_max_batch, "the largest batch per recipe under a capacity"},
+    {"fit", vl_command_fit, "the least intrusive recipe under which a job fits, and how to turn it on"},
     {"graph", vl_command_graph, "what a case computes, after a recipe"},
     {"report", vl_command_report, "a store as a report: html, md, term"},
     {"claims", vl_command_claims, "the verdict on each claim"},

@@ -27,6 +27,7 @@ static const struct argp_option options_table[] = {
     {NULL, 0, NULL, 0, "Which cell:", 1},
     {"case", KEY_CASE, "NAME", 0, "workload (vramlab list cases)", 1},
     {"batch", KEY_BATCH, "N", 0, "global batch: samples an optimizer step sees", 1},
+    {"global-batch", 0, NULL, OPTION_ALIAS, NULL, 1},
     {"micro-batch", KEY_MICRO_BATCH, "N", 0, "samples one rank runs at once", 1},
     {"recipe", KEY_RECIPE, "RECIPE", 0, "optimizations, as in \"amp=bf16 checkpoint=4\"", 1},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda, plan (predicts) or auto", 1},
@@ -221,6 +222,19 @@ Status vl_cell_options_resolve(CellOptions *options) {
   VL_TRY(resolve_batch(options));
   vl_cell_normalize(&options->spec);
   return vl_cell_check(&options->spec);
+}
+
+Status vl_cell_options_usual_capacity(CellOptions *options) {
+  int64_t bytes = vl_machine_available_bytes();
+  if (options->capacity_count > 0) return vl_ok();
+  if (*options->spec.profile) {
+    DeviceProfile profile;
+    VL_TRY(vl_profile_load(NULL, options->spec.profile, &profile));
+    bytes = profile.memory_bytes; /* what is needed has the context in it */
+  }
+  if (bytes <= 0) return vl_error(VL_ENVIRONMENT, "this system does not tell its memory; give --capacity");
+  options->capacities[options->capacity_count++] = bytes;
+  return vl_ok();
 }
 
 Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) {

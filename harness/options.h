@@ -51,6 +51,8 @@ void vl_cell_options_init(CellOptions *options);
 Status vl_cell_options_resolve(CellOptions *options) VL_CHECKED;
 /* Puts the options that make sense for every cell of a suite over it. VL_INVALID names one that does not. */
 Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) VL_CHECKED;
+/* Without --capacity it becomes the profile's memory, or what this machine has available. */
+Status vl_cell_options_usual_capacity(CellOptions *options) VL_CHECKED;
 /* The accumulation a recipe asks for; 1 when it does not. */
 Status vl_recipe_accumulate(const char *recipe, int64_t *accumulate) VL_CHECKED;
 

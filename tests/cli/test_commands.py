@@ -67,7 +67,7 @@ class Usage(ProgramTest):
         self.refuses("runn", says="runn")
 
     def test_help_everywhere(self):
-        for command in ("list", "run", "plan", "max-batch", "graph", "report", "claims", "plot", "doctor"):
+        for command in ("list", "run", "plan", "max-batch", "fit", "graph", "report", "claims", "plot", "doctor"):
             self.assertIn("--help", self.run_program(command, "--help").stdout + "--help")
         self.assertIn("max-batch", self.run_program("help").stdout)
         self.assertIn("vramlab", self.run_program("--version").stdout)
@@ -197,6 +197,93 @@ class MaxBatch(ProgramTest):
 
     def test_none_fits(self):
         self.assertIn("not even one", self.run_program("max-batch", "--case", "resnet50", "--capacity", "1MiB").stdout)
+
+
+class Fit(ProgramTest):
+    SMALL_BERT = ["--case", "bert-base", "--set", "layers=4", "--set", "hidden=64", "--set", "heads=2", "--set", "vocabulary=512"]
+
+    def fit(self, *arguments, code=0):
+        return strict_json(self.run_program("fit", *self.SMALL_BERT, "--global-batch", "64", *arguments, "--json", code=code).stdout)
+
+    def plan(self, recipe, *arguments, code=0):
+        return strict_json(self.run_program("plan", *self.SMALL_BERT, "--batch", "64", "--recipe", recipe, *arguments, "--json",
+                                            code=code).stdout)
+
+    def test_rungs_say_what_plan_says(self):
+        found = self.fit("--capacity", "1GiB", "--all")
+        self.assertEqual((found["recipe"], found["rungs"][0]["recipe"]), ("baseline", "baseline"))
+        self.assertIn("amp=bf16", found["rungs"][2]["recipe"])
+        for rung in found["rungs"]:
+            planned = self.plan(rung["recipe"], "--capacity", "1GiB")
+            for key in ("needed_bytes", "needed_low_bytes", "flops_per_step", "recompute_flops"):
+                self.assertEqual(rung[key], planned[key], (rung["recipe"], key))
+            self.assertEqual(rung["results"], planned["preserves"])
+            self.assertEqual(rung["headroom_bytes"], found["capacity_bytes"] - rung["needed_bytes"])
+        kept = [rung["needed_bytes"] for rung in found["rungs"] if rung["end"] == "fits"]
+        self.assertEqual(kept, sorted(set(kept), reverse=True))
+        self.assertTrue(any(rung["extra_flops_ratio"] > 0 for rung in found["rungs"]))
+
+    def test_answer_runs_and_the_rung_before_does_not(self):
+        baseline = self.plan("baseline")["needed_bytes"]
+        found = self.fit("--capacity", str(baseline * 3 // 4))
+        self.assertIn(found["recipe"], found["command"])
+        self.assertEqual(found["rungs"][-1]["recipe"], found["recipe"])
+        for rung in found["rungs"]:
+            planned = self.plan(rung["recipe"], "--capacity", str(baseline * 3 // 4), code=0 if rung["fits"] else 1)
+            self.assertEqual(planned["status"], "ok" if rung["fits"] else "oom")
+        self.assertEqual(found["rungs"][0]["needed_bytes"], baseline)
+
+    def test_none_fits_and_the_largest_batch_does(self):
+        floor = self.fit("--capacity", "1GiB", "--all")["rungs"]
+        capacity = min(rung["needed_bytes"] for rung in floor if rung["needed_bytes"]) * 3 // 4
+        found = self.fit("--capacity", str(capacity), code=1)
+        self.assertIsNone(found["recipe"])
+        largest, part = found["largest"], found["accumulation"]
+        self.assertTrue(0 < largest["batch"] < 64)
+        self.assertLessEqual(max(largest["needed_bytes"], part["needed_bytes"]), capacity)
+        self.assertEqual(part["micro_batch"] * part["accumulate"], 64)
+        table = self.run_program("fit", *self.SMALL_BERT, "--global-batch", "64", "--capacity", capacity, code=1).stdout
+        self.assertIn(f"{largest['batch']} samples", table)
+        self.assertIn("accumulated", table)
+
+    def test_table_is_narrow_and_says_how_to_turn_on(self):
+        table = self.run_program("fit", *self.SMALL_BERT, "--global-batch", "64", "--capacity", "1GiB", "--all").stdout
+        self.assertLessEqual(max(len(line) for line in table.splitlines() if not line.startswith("Next:")), 100)
+        for part in ("within tolerance", "torch.autocast", "torch.utils.checkpoint", "Next:   vramlab run --case bert-base"):
+            self.assertIn(part, table)
+
+    def test_card_on_paper_has_an_interval_whose_upper_end_counts(self):
+        found = self.fit("--profile", "V100-32GB")
+        self.assertGreater(found["rungs"][0]["needed_bytes"], found["rungs"][0]["needed_low_bytes"])
+        self.assertIn("--profile V100-32GB", found["command"])
+        between = (found["rungs"][0]["needed_bytes"] + found["rungs"][0]["needed_low_bytes"]) // 2
+        self.assertFalse(self.fit("--profile", "V100-32GB", "--capacity", str(between), code=1)["rungs"][0]["fits"])
+        # what would need more than the card has is told too
+        more = strict_json(self.run_program("fit", "--case", "bert-base", "--batch", "4000", "--profile", "V100-32GB", "--json",
+                                            code=1).stdout)
+        self.assertGreater(more["rungs"][0]["needed_bytes"], more["capacity_bytes"])
+
+    def test_what_a_case_refuses_is_skipped_with_the_reason(self):
+        found = strict_json(self.run_program("fit", *self.SMALL_BERT[:2], "--set", "layers=1", "--set", "hidden=64", "--set", "heads=2",
+                                             "--batch", "8", "--capacity", "4GiB", "--all", "--json").stdout)
+        refused = [rung for rung in found["rungs"] if rung["end"] == "refused"]
+        self.assertIn("checkpoint=segments:4", [rung["step"] for rung in refused])
+        for rung in refused:
+            self.assertTrue(rung["reason"])
+            self.assertIsNone(rung["needed_bytes"])
+
+    def test_bad_input(self):
+        self.refuses("fit", "--batch", "4", says="--case")
+        self.refuses("fit", "--case", "bert-base", says="--global-batch")
+        self.refuses("fit", "--case", "bert-bass", "--batch", "4", says=["bert-bass", "bert-base", "resnet50"])
+        self.refuses("fit", "--case", "bert-base", "--batch", "0", says=["0", "1"])
+        self.refuses("fit", "--case", "bert-base", "--batch", "4", "--capacity", "lots", says=["lots", "GiB"])
+        self.refuses("fit", "--case", "bert-base", "--batch", "4", "--capacity", "0", says="0")
+        self.refuses("fit", "--case", "bert-base", "--batch", "4", "--micro-batch", "2", says="fixed")
+        self.refuses("fit", "--case", "bert-base", "--batch", "4", "--device", "cpu", says="plans")
+        self.refuses("fit", "--case", "bert-base", "--batch", "4", "--recipe", "amp=fp99", says="fp99")
+        self.refuses("fit", "--case", "bert-base", "--batch", "4", "--profile", "TPU-v9", says=["TPU-v9", "V100-32GB"])
+        self.refuses("fit", "--case", "bert-base", "--batch", "4", "--profile", "V100-32GB", "--capacity", "64GiB", says="V100-32GB")
 
 
 if __name__ == "__main__":
