@@ -29,17 +29,6 @@ static Status check_activation(const Node *node, int32_t index, const char *name
   return vl_ok();
 }
 
-/* gamma or beta: one number a channel, in any floating-point type. */
-static Status check_parameter(const Node *node, int32_t index, const char *name, int64_t channels) {
-  VL_TRY(op_check_float_input(node, index, name, 1));
-  return op_check_sizes(node, index, name, 1, &channels);
-}
-
-static Status check_epsilon(const Node *node) {
-  if (node->params.epsilon >= 0) return vl_ok();
-  return op_error(VL_INVALID, node, "epsilon = %g; must be at least 0", node->params.epsilon);
-}
-
 /* ---- batch_norm_stats ------------------------------------------------------------------------------------- */
 
 static Status infer_stats(Graph *graph, Node *node) {
@@ -63,10 +52,10 @@ static Status infer_apply(Graph *graph, Node *node) {
   DType statistics = op_statistics_dtype(x->dtype);
   VL_TRY(op_check_vector(node, INPUT_MEAN, "mean", x->shape[1], statistics));
   VL_TRY(op_check_vector(node, INPUT_VAR, "var", x->shape[1], statistics));
-  VL_TRY(check_parameter(node, INPUT_GAMMA, "gamma", x->shape[1]));
-  VL_TRY(check_parameter(node, INPUT_BETA, "beta", x->shape[1]));
+  VL_TRY(op_check_channels(node, INPUT_GAMMA, "gamma", x->shape[1]));
+  VL_TRY(op_check_channels(node, INPUT_BETA, "beta", x->shape[1]));
   if (has_residual(node)) VL_TRY(op_check_alike(node, INPUT_X, INPUT_RESIDUAL));
-  VL_TRY(check_epsilon(node));
+  VL_TRY(op_check_epsilon(node));
   VL_TRY(op_check_flag(node, "relu", node->params.relu));
   return op_add_output_like(graph, node, NULL, x);
 }
@@ -167,7 +156,7 @@ static int64_t flops_update(const Node *node) { return op_multiply(7, vl_tensor_
 static Status check_mask_source(const Node *node) {
   const Tensor *x = node->inputs[BACKWARD_X];
   bool beta = has_input(node, BACKWARD_BETA), y = has_input(node, BACKWARD_Y);
-  if (beta) VL_TRY(check_parameter(node, BACKWARD_BETA, "beta", x->shape[1]));
+  if (beta) VL_TRY(op_check_channels(node, BACKWARD_BETA, "beta", x->shape[1]));
   if (y) VL_TRY(op_check_alike(node, BACKWARD_X, BACKWARD_Y));
   if (node->params.relu == 1 && !beta && !y)
     return op_error(VL_INVALID, node, "relu = 1 needs y, or beta to compute it again; both are missing");
@@ -181,8 +170,8 @@ static Status infer_backward(Graph *graph, Node *node) {
   DType statistics = op_statistics_dtype(x->dtype);
   VL_TRY(op_check_vector(node, BACKWARD_MEAN, "mean", x->shape[1], statistics));
   VL_TRY(op_check_vector(node, BACKWARD_VAR, "var", x->shape[1], statistics));
-  VL_TRY(check_parameter(node, BACKWARD_GAMMA, "gamma", x->shape[1]));
-  VL_TRY(check_epsilon(node));
+  VL_TRY(op_check_channels(node, BACKWARD_GAMMA, "gamma", x->shape[1]));
+  VL_TRY(op_check_epsilon(node));
   VL_TRY(op_check_flag(node, "relu", node->params.relu));
   VL_TRY(check_mask_source(node));
   if (has_input(node, BACKWARD_DY2)) VL_TRY(op_check_alike(node, BACKWARD_X, BACKWARD_DY2));

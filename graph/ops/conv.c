@@ -2,6 +2,9 @@
  * divides by them again (fault case E2). FLOPs are 2 x multiply-adds. */
 #include "graph/ops/ops.h"
 
+/* Inputs of conv_backward_weights. */
+enum { WEIGHTS_X = 0, WEIGHTS_DY, WEIGHTS_MEAN, WEIGHTS_VAR, WEIGHTS_GAMMA, WEIGHTS_BETA };
+
 /* The shape of y for x and w. Groups are checked here alone, for every path (fault case E1). */
 static Status output_sizes(const Node *node, int32_t rank, const int64_t *x, const int64_t *w, int64_t *y) {
   int64_t groups = node->params.groups;
@@ -64,8 +67,26 @@ static Status infer_backward_data(Graph *graph, Node *node) {
   return op_add_output(graph, node, NULL, dy->dtype, node->params.rank, node->params.shape);
 }
 
+static bool normalises(const Node *node) { return node->input_count > WEIGHTS_MEAN; }
+
+/* What normalises x: all of it or nothing. */
+static Status check_normalisation(const Node *node) {
+  VL_TRY(op_check_flag(node, "relu", node->params.relu));
+  if (!normalises(node) && node->params.relu == 1)
+    return op_error(VL_INVALID, node, "relu = 1 without mean, var, gamma and beta; it follows them");
+  if (!normalises(node)) return vl_ok();
+  const Tensor *x = node->inputs[WEIGHTS_X];
+  DType statistics = op_statistics_dtype(x->dtype);
+  VL_TRY(op_check_vector(node, WEIGHTS_MEAN, "mean", x->shape[1], statistics));
+  VL_TRY(op_check_vector(node, WEIGHTS_VAR, "var", x->shape[1], statistics));
+  VL_TRY(op_check_channels(node, WEIGHTS_GAMMA, "gamma", x->shape[1]));
+  VL_TRY(op_check_channels(node, WEIGHTS_BETA, "beta", x->shape[1]));
+  return op_check_epsilon(node);
+}
+
 static Status infer_backward_weights(Graph *graph, Node *node) {
   VL_TRY(check_pair(node, "x", "dy"));
+  VL_TRY(check_normalisation(node));
   VL_TRY(check_target(node));
   VL_TRY(op_check_float_dtype(node));
   const Tensor *x = node->inputs[0];
@@ -122,8 +143,12 @@ static int64_t flops_backward_data(const Node *node) {
   return flops_of(node->inputs[0], node->inputs[1]->shape, node->inputs[1]->rank);
 }
 
+/* As batch_norm_apply: scale and shift, and the ReLU. */
 static int64_t flops_backward_weights(const Node *node) {
-  return flops_of(node->inputs[1], node->params.shape, node->params.rank);
+  int64_t products = flops_of(node->inputs[WEIGHTS_DY], node->params.shape, node->params.rank), all;
+  if (!normalises(node)) return products;
+  int64_t values = op_multiply(2 + node->params.relu, vl_tensor_elements(node->inputs[WEIGHTS_X]));
+  return __builtin_add_overflow(products, values, &all) ? INT64_MAX : all;
 }
 
 static const OpField fields[] = {OP_SPATIAL(stride), OP_SPATIAL(padding), OP_INTEGER(groups)};
@@ -131,7 +156,8 @@ static const OpField data_fields[] = {OP_SPATIAL(stride), OP_SPATIAL(padding), O
                                       OP_SIZES(shape), OP_INTEGER(rank)};
 static const OpField weight_fields[] = {OP_SPATIAL(stride), OP_SPATIAL(padding),
                                         OP_INTEGER(groups), OP_SIZES(shape),
-                                        OP_INTEGER(rank),   OP_FIELD(FIELD_DTYPE, dtype, 1)};
+                                        OP_INTEGER(rank),   OP_FIELD(FIELD_DTYPE, dtype, 1),
+                                        OP_REAL(epsilon),   OP_INTEGER(relu)};
 
 const Op op_conv = {.name = "conv",
                     OP_FIELDS(fields),
@@ -153,7 +179,7 @@ const Op op_conv_backward_data = {.name = "conv_backward_data",
 const Op op_conv_backward_weights = {.name = "conv_backward_weights",
                                      OP_FIELDS(weight_fields),
                                      .min_inputs = 2,
-                                     .max_inputs = 2,
+                                     .max_inputs = 6,
                                      .precision = PRECISION_KEEP,
                                      .infer = infer_backward_weights,
                                      .flops = flops_backward_weights};

@@ -108,6 +108,16 @@ Status op_check_flag(const Node *node, const char *name, int64_t value) {
   return op_error(VL_INVALID, node, "%s = %lld; must be 0 or 1", name, (long long)value);
 }
 
+Status op_check_channels(const Node *node, int32_t index, const char *name, int64_t channels) {
+  VL_TRY(op_check_float_input(node, index, name, 1));
+  return op_check_sizes(node, index, name, 1, &channels);
+}
+
+Status op_check_epsilon(const Node *node) {
+  if (node->params.epsilon >= 0) return vl_ok();
+  return op_error(VL_INVALID, node, "epsilon = %g; must be at least 0", node->params.epsilon);
+}
+
 Status op_window_sizes(const Node *node, int32_t spatial, const int64_t *input, const int64_t *kernel,
                        int64_t *output) {
   for (int32_t i = 0; i < spatial; i++) {

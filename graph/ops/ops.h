@@ -51,6 +51,10 @@ Status op_check_shape(const Node *node, int64_t rank, const int64_t *shape) VL_C
 Status op_check_float_dtype(const Node *node) VL_CHECKED;
 /* A flag is 0 or 1. */
 Status op_check_flag(const Node *node, const char *name, int64_t value) VL_CHECKED;
+/* Input `index`, gamma or beta of a norm, is one number a channel, in any floating-point type. */
+Status op_check_channels(const Node *node, int32_t index, const char *name, int64_t channels) VL_CHECKED;
+/* params.epsilon is not negative. */
+Status op_check_epsilon(const Node *node) VL_CHECKED;
 /* The output sizes of a window that slides over `spatial` dimensions with params.stride and
  * params.padding. */
 Status op_window_sizes(const Node *node, int32_t spatial, const int64_t *input, const int64_t *kernel,

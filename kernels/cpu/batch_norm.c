@@ -242,17 +242,10 @@ const CpuOp cpu_op_batch_norm_stats = {
 
 /* ---- Normalisation --------------------------------------------------------------------------------------- */
 
-/* Per channel, zero in the padding, so that padding stays zero. */
-typedef struct Coefficients {
-  const float *mean, *scale, *beta;
-} Coefficients;
-
-/* Writes those of a range of channels; to is [3][channels], the last dimension by cache lines. */
-static Coefficients fill_coefficients(const Kernel *kernel, const uintptr_t *inputs, Range channels,
-                                      float *to) {
-  const ChannelView *view = kernel->data;
-  const float *mean = (const float *)inputs[1], *var = (const float *)inputs[2];
-  VectorArray gamma = vector_input(kernel, inputs, 3), beta = vector_input(kernel, inputs, 4);
+BatchNormCoefficients batch_norm_fill(const Kernel *kernel, const ChannelView *view, const uintptr_t *inputs,
+                                      int32_t first, Range channels, float *to) {
+  const float *mean = (const float *)inputs[first], *var = (const float *)inputs[first + 1];
+  VectorArray gamma = vector_input(kernel, inputs, first + 2), beta = vector_input(kernel, inputs, first + 3);
   int64_t padded = vector_by_lines(vector_channels(view));
   for (int64_t c = channels.begin; c < channels.end; c++) {
     bool real = c < view->channels;
@@ -261,17 +254,11 @@ static Coefficients fill_coefficients(const Kernel *kernel, const uintptr_t *inp
         real ? batch_norm_scale(vector_element(gamma, c), var[c], kernel->node->params.epsilon) : 0.0F;
     to[2 * padded + c] = real ? vector_element(beta, c) : 0.0F;
   }
-  return (Coefficients){to, to + padded, to + 2 * padded};
+  return (BatchNormCoefficients){to, to + padded, to + 2 * padded};
 }
 
-/* Arrays of one type, and what ends the op. */
-typedef struct Normalisation {
-  VectorArray x, residual, y;
-  float least; /* 0 with ReLU, else -infinity: nothing is smaller, and NaN stays NaN */
-} Normalisation;
-
 VECTOR_INLINE void normalise_values(void *y, const void *x, const void *residual, int64_t first,
-                                    int64_t count, bool bf16, Coefficients by, float least) {
+                                    int64_t count, bool bf16, BatchNormCoefficients by, float least) {
   const float *restrict mean = by.mean, *restrict scale = by.scale, *restrict beta = by.beta;
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
@@ -282,7 +269,7 @@ VECTOR_INLINE void normalise_values(void *y, const void *x, const void *residual
 }
 
 VECTOR_INLINE void normalise_patterns(void *y, const void *x, const void *residual, int64_t count,
-                                      int64_t pattern, bool bf16, Coefficients by, float least) {
+                                      int64_t pattern, bool bf16, BatchNormCoefficients by, float least) {
   int64_t i = 0;
   for (; i + pattern <= count; i += pattern)
     normalise_values(y, x, residual, i, pattern, bf16, by, least);
@@ -291,7 +278,7 @@ VECTOR_INLINE void normalise_patterns(void *y, const void *x, const void *residu
 
 /* The same in pairs; the coefficients are in pair order. */
 VECTOR_INLINE void normalise_pair_values(void *y, const void *x, const void *residual, int64_t first,
-                                         int64_t count, Coefficients by, float least) {
+                                         int64_t count, BatchNormCoefficients by, float least) {
   const int64_t odd = VECTOR_PAIRS;
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
@@ -308,24 +295,24 @@ VECTOR_INLINE void normalise_pair_values(void *y, const void *x, const void *res
 }
 
 VECTOR_INLINE void normalise_pairs(void *y, const void *x, const void *residual, int64_t count,
-                                   Coefficients by, float least) {
+                                   BatchNormCoefficients by, float least) {
   _Alignas(64) float ordered[3][VECTOR_LANES];
   vector_pair_order(ordered[0], by.mean);
   vector_pair_order(ordered[1], by.scale);
   vector_pair_order(ordered[2], by.beta);
-  Coefficients pairs = {ordered[0], ordered[1], ordered[2]};
+  BatchNormCoefficients pairs = {ordered[0], ordered[1], ordered[2]};
   int64_t i = 0;
   for (; i + VECTOR_PAIRS <= count / 2; i += VECTOR_PAIRS)
     normalise_pair_values(y, x, residual, i, VECTOR_PAIRS, pairs, least);
   normalise_pair_values(y, x, residual, i, count / 2 - i, pairs, least);
   if (count % 2 == 0) return;
   int64_t last = (count - 1) % VECTOR_LANES;
-  Coefficients of_last = {by.mean + last, by.scale + last, by.beta + last};
+  BatchNormCoefficients of_last = {by.mean + last, by.scale + last, by.beta + last};
   normalise_values(y, x, residual, count - 1, 1, true, of_last, least);
 }
 
 VECTOR_INLINE void normalise_either(void *y, const void *x, const void *residual, int64_t count,
-                                    int64_t pattern, bool bf16, Coefficients by, float least) {
+                                    int64_t pattern, bool bf16, BatchNormCoefficients by, float least) {
   if (bf16 && pattern == VECTOR_LANES)
     normalise_pairs(y, x, residual, count, by, least);
   else if (bf16)
@@ -336,7 +323,7 @@ VECTOR_INLINE void normalise_either(void *y, const void *x, const void *residual
 
 VECTOR_CLONES
 static void normalise_tile(void *y, const void *x, const void *residual, int64_t count, int64_t pattern,
-                           bool bf16, Coefficients by, float least) {
+                           bool bf16, BatchNormCoefficients by, float least) {
   if (pattern != VECTOR_LANES)
     normalise_either(y, x, residual, count, pattern, bf16, by, least);
   else if (residual != NULL)
@@ -345,11 +332,11 @@ static void normalise_tile(void *y, const void *x, const void *residual, int64_t
     normalise_either(y, x, NULL, count, VECTOR_LANES, bf16, by, least);
 }
 
-static void normalise_part(const ChannelView *view, Coefficients all, const Normalisation *to,
-                           VectorPart part) {
+static void normalise_part(const ChannelView *view, BatchNormCoefficients all, VectorArray y, VectorArray x,
+                           VectorArray residual, float least, VectorPart part) {
   _Alignas(64) float repeated[3][2 * VECTOR_LANES];
   int64_t pattern = vector_pattern(view);
-  Coefficients row = all;
+  BatchNormCoefficients row = all;
   VectorWalk walk = vector_walk(view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
     if (tile.begins) {
@@ -357,37 +344,40 @@ static void normalise_part(const ChannelView *view, Coefficients all, const Norm
       row.scale = vector_repeat(view, all.scale, tile.block, repeated[1]);
       row.beta = vector_repeat(view, all.beta, tile.block, repeated[2]);
     }
-    Coefficients at = {row.mean + tile.phase, row.scale + tile.phase, row.beta + tile.phase};
-    normalise_tile(vector_at(to->y, tile.offset), vector_at(to->x, tile.offset),
-                   vector_at(to->residual, tile.offset), tile.count, pattern, to->x.dtype == DTYPE_BF16, at,
-                   to->least);
+    BatchNormCoefficients at = {row.mean + tile.phase, row.scale + tile.phase, row.beta + tile.phase};
+    normalise_tile(vector_at(y, tile.offset), vector_at(x, tile.offset), vector_at(residual, tile.offset),
+                   tile.count, pattern, x.dtype == DTYPE_BF16, at, least);
+  }
+}
+
+void batch_norm_whole(const Kernel *kernel, const ChannelView *view, const uintptr_t *inputs, int32_t first,
+                      VectorArray residual, VectorArray y, float *workspace) {
+  VectorArray x = vector_input(kernel, inputs, 0);
+  /* Nothing is smaller than -infinity, and NaN stays NaN. */
+  float least = kernel->node->params.relu != 0 ? 0.0F : -INFINITY;
+  int32_t wanted = vector_threads(kernel, view_elements(view));
+#pragma omp parallel num_threads(wanted) if (wanted > 1)
+  {
+    int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    Range channels = vector_share(vector_channels(view), threads, thread);
+    BatchNormCoefficients all = batch_norm_fill(kernel, view, inputs, first, channels, workspace);
+#pragma omp barrier
+    VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
+    normalise_part(view, all, y, x, residual, least, part);
   }
 }
 
 static Status apply_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                            uintptr_t workspace, const LaunchContext *context) {
   (void)context;
-  const ChannelView *view = kernel->data;
-  Normalisation to = {.x = vector_input(kernel, inputs, 0),
-                      .residual = vector_input(kernel, inputs, 5),
-                      .y = vector_output(kernel, outputs, 0),
-                      .least = kernel->node->params.relu != 0 ? 0.0F : -INFINITY};
-  int32_t wanted = vector_threads(kernel, view_elements(view));
-#pragma omp parallel num_threads(wanted) if (wanted > 1)
-  {
-    int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    Coefficients all = fill_coefficients(kernel, inputs, vector_share(vector_channels(view), threads, thread),
-                                         (float *)workspace);
-#pragma omp barrier
-    VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
-    normalise_part(view, all, &to, part);
-  }
+  batch_norm_whole(kernel, kernel->data, inputs, 1, vector_input(kernel, inputs, 5),
+                   vector_output(kernel, outputs, 0), (float *)workspace);
   return vl_ok();
 }
 
 static Status apply_prepare(CpuDevice *device, Kernel *kernel) {
   VL_TRY(prepare_view(device, kernel));
-  kernel->workspace_bytes = INT64_C(12) * vector_by_lines(vector_channels(kernel->data));
+  kernel->workspace_bytes = 4 * batch_norm_coefficients(kernel->data);
   return vl_ok();
 }
 

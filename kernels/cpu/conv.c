@@ -7,9 +7,11 @@
  * the library can write it.
  *
  * Layouts decided, own kernels take over what they do faster: conv_pointwise.h, conv_weights.h. */
+#include "kernels/cpu/batch_norm.h"
 #include "kernels/cpu/conv_pointwise.h"
 #include "kernels/cpu/conv_weights.h"
 #include "kernels/cpu/cpu.h"
+#include <stdlib.h>
 #include <string.h>
 
 /* Operands in the order data, weights, result, whichever of them are gradients. */
@@ -138,6 +140,8 @@ static Status choose_backward_data(CpuDevice *device, const Node *node, LayoutId
 static Status choose_backward_weights(CpuDevice *device, const Node *node, LayoutId *inputs,
                                       LayoutId *outputs) {
   LayoutId x = inputs[0], dy = inputs[1], dw = outputs[0], family = wish(device, dy);
+  for (int32_t i = CONV_WEIGHTS_MEAN; i < node->input_count; i++)
+    inputs[i] = LAYOUT_PLAIN;
   LayoutId candidates[][OPERANDS] = {{x, dw, dy},
                                      {x, LAYOUT_ANY, dy},
                                      {family, dw, family},
@@ -219,10 +223,64 @@ static const CpuOp own_backward_weights = {.name = "conv_backward_weights",
                                            .prepare = cpu_conv_weights_prepare,
                                            .launch = cpu_conv_weights_launch};
 
+/* Weights gradient of a normalised x where the library computes it: x is normalised into the workspace first.
+ */
+typedef struct NormalisedWeights {
+  Kernel library; /* the node, reading from the workspace */
+  ChannelView x;
+  int64_t x_bytes, coefficients_bytes;
+} NormalisedWeights;
+
+static Status prepare_normalised(CpuDevice *device, Kernel *kernel) {
+  const Tensor *x = kernel->node->inputs[DATA];
+  NormalisedWeights *own = vl_allocate(sizeof *own);
+  own->library = *kernel;
+  kernel->data = own;
+  VL_TRY(prepare(device, &own->library, &backward_weights_kind, backward_weights_sources));
+  VL_TRY(cpu_channel_view(device, kernel->inputs[DATA], x, &own->x));
+  int64_t elements = cpu_padded_elements(device, kernel->inputs[DATA], x);
+  own->x_bytes = vector_by_lines(elements) * (x->dtype == DTYPE_BF16 ? 2 : 4);
+  own->coefficients_bytes = 4 * batch_norm_coefficients(&own->x);
+  kernel->workspace_bytes = own->x_bytes + own->coefficients_bytes + own->library.workspace_bytes;
+  memcpy(kernel->implementation, own->library.implementation, sizeof kernel->implementation);
+  return vl_ok();
+}
+
+static Status build_normalised(CpuDevice *device, Kernel *kernel) {
+  NormalisedWeights *own = kernel->data;
+  return cpu_primitive_build(device, &own->library);
+}
+
+static Status launch_normalised(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                                uintptr_t workspace, const LaunchContext *context) {
+  const NormalisedWeights *own = kernel->data;
+  uintptr_t coefficients = workspace + (uintptr_t)own->x_bytes;
+  VectorArray none = {NULL, DTYPE_F32}, y = {(void *)workspace, kernel->node->inputs[DATA]->dtype};
+  batch_norm_whole(kernel, &own->x, inputs, CONV_WEIGHTS_MEAN, none, y, (float *)coefficients);
+  uintptr_t normalised[] = {workspace, inputs[1]};
+  return cpu_primitive_launch(&own->library, normalised, outputs,
+                              coefficients + (uintptr_t)own->coefficients_bytes, context);
+}
+
+static void destroy_normalised(CpuDevice *device, Kernel *kernel) {
+  NormalisedWeights *own = kernel->data;
+  if (!own) return;
+  cpu_primitive_destroy(device, &own->library);
+  free(own->library.data);
+}
+
+static const CpuOp normalised_backward_weights = {
+    "conv_backward_weights", supports,          choose_backward_weights, prepare_normalised,
+    build_normalised,        launch_normalised, destroy_normalised};
+
 static Status prepare_backward_weights(CpuDevice *device, Kernel *kernel) {
   if (cpu_conv_weights_applies(device, kernel)) {
     kernel->op = &own_backward_weights;
     return cpu_conv_weights_prepare(device, kernel);
+  }
+  if (kernel->node->input_count > CONV_WEIGHTS_MEAN) {
+    kernel->op = &normalised_backward_weights;
+    return prepare_normalised(device, kernel);
   }
   return prepare(device, kernel, &backward_weights_kind, backward_weights_sources);
 }

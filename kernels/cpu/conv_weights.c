@@ -3,16 +3,19 @@
  *
  * The points are taken in runs that the second-level cache holds. f32 is multiplied where it lies. bf16 is
  * packed first, a run of dy once and a run of x once for each tap, as pairs of points for the dot product of
- * pairs, padding as zeros. While a run is multiplied, the next one is fetched from memory: where channels are
- * few, waiting for it takes as long as the products.
+ * pairs, padding as zeros. Where x is to be normalised, the rows that a run's windows reach are, once, into a
+ * buffer that takes x's place. While a run is multiplied, the next one is fetched from memory: where channels
+ * are few, waiting for it takes as long as the products.
  *
  * Threads share out the channels of x or of dy, then dw is written in place and nothing is summed up after,
  * or the points, or both, whichever costs least. Every value of dw is a sum in the order of points, parts of
  * threads added in their order: results depend on inputs and thread count only. */
 #include "kernels/cpu/conv_weights.h"
 
+#include "kernels/cpu/batch_norm.h"
 #include "kernels/cpu/vector.h"
 
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -40,11 +43,14 @@ typedef struct ConvWeights {
   ChannelView x, dy;
   int64_t in[SPACE], out[SPACE], window[SPACE], stride[SPACE], padding[SPACE];
   int64_t taps, points;
-  bool bf16;
+  bool bf16, normalises;
   bool outputs_first;  /* dw's blocks: output channels outermost, else input channels */
   bool shares_outputs; /* channel parts are of dy, else of x */
   int32_t channel_parts, point_parts;
   int64_t run; /* points packed at a time; even */
+  /* Rows of x, at most, that the windows of a run reach; 0 unless they are normalised into a buffer: with one
+   * tap packing does it. */
+  int64_t reached;
 } ConvWeights;
 
 /* A point of the output, and where the window's first place is in x. Rows count BLOCK values of channel
@@ -123,16 +129,79 @@ static void choose_run(ConvWeights *it) {
   it->run = ((share + runs - 1) / runs + 1) / 2 * 2;
 }
 
-/* What a thread has for itself: the points of this run and the next, rows, stretches, and packed runs. */
+/* ---- What windows reach -------------------------------------------------------------------------------------- */
+
+/* The first place of the window of an output, in each dimension, and the row of a sample it is: both negative
+ * in the padding. */
+static int64_t window_start(const ConvWeights *it, int64_t output, int32_t *at) {
+  for (int32_t i = SPACE - 1; i >= 0; i--) {
+    at[i] = (int32_t)(output % it->out[i] * it->stride[i] - it->padding[i]);
+    output /= it->out[i];
+  }
+  return (at[0] * it->in[1] + at[1]) * it->in[2] + at[2];
+}
+
+/* The first of some points that are in one sample, and what rows of it their windows reach at most. */
+typedef struct Reach {
+  int64_t sample, points;
+  Range rows;
+} Reach;
+
+static Reach find_reach(const ConvWeights *it, int64_t first, int64_t end) {
+  int64_t sample = first / it->dy.spatial, begin = sample * it->dy.spatial;
+  if (end > begin + it->dy.spatial) end = begin + it->dy.spatial;
+  int32_t at[SPACE];
+  int64_t last = ((it->window[0] - 1) * it->in[1] + it->window[1] - 1) * it->in[2] + it->window[2];
+  Range rows = {window_start(it, first - begin, at), window_start(it, end - 1 - begin, at) + last};
+  if (rows.begin < 0) rows.begin = 0;
+  if (rows.end > it->x.spatial) rows.end = it->x.spatial;
+  if (rows.end < rows.begin) rows.end = rows.begin;
+  return (Reach){sample, end - first, rows};
+}
+
+static int64_t reached_by_run(const ConvWeights *it, int64_t first, int64_t end) {
+  int64_t rows = 0;
+  while (first < end) {
+    Reach reach = find_reach(it, first, end);
+    rows += reach.rows.end - reach.rows.begin;
+    first += reach.points;
+  }
+  return rows;
+}
+
+static int64_t most_reached(const ConvWeights *it) {
+  int64_t most = 0;
+  for (int32_t part = 0; part < it->point_parts; part++) {
+    Range points = vector_share(it->points, it->point_parts, part);
+    for (int64_t first = points.begin; first < points.end; first += it->run) {
+      int64_t end = points.end - first < it->run ? points.end : first + it->run;
+      int64_t rows = reached_by_run(it, first, end);
+      if (rows > most) most = rows;
+    }
+  }
+  return most;
+}
+
+/* ---- Memory -------------------------------------------------------------------------------------------------- */
+
+/* What a thread has for itself: the points of this run and the next, rows, stretches, packed runs,
+ * coefficients and normalised rows. */
 static int64_t points_bytes(const ConvWeights *it) { return by_line(it->run * (int64_t)sizeof(Point)); }
 static int64_t rows_bytes(const ConvWeights *it) { return by_line(it->run * (int64_t)sizeof(int64_t)); }
 static int64_t stretches_bytes(const ConvWeights *it) { return by_line(it->run * (int64_t)sizeof(Stretch)); }
 static int64_t packed_bytes(const ConvWeights *it, Range blocks) {
   return it->bf16 ? (blocks.end - blocks.begin) * lines_of(it, it->run) * LINE : 0;
 }
+static int64_t coefficients_bytes(const ConvWeights *it) {
+  return it->normalises ? by_line(batch_norm_coefficients(&it->x) * 4) : 0;
+}
+static int64_t normalised_bytes(const ConvWeights *it, Range blocks) {
+  return by_line((blocks.end - blocks.begin) * it->reached * BLOCK * element_bytes(it));
+}
 static int64_t thread_bytes(const ConvWeights *it) {
-  return 2 * points_bytes(it) + rows_bytes(it) + stretches_bytes(it) + packed_bytes(it, blocks_of_x(it, 0)) +
-         packed_bytes(it, blocks_of_dy(it, 0));
+  Range x = blocks_of_x(it, 0), dy = blocks_of_dy(it, 0);
+  return 2 * points_bytes(it) + rows_bytes(it) + stretches_bytes(it) + packed_bytes(it, x) +
+         packed_bytes(it, dy) + coefficients_bytes(it) + normalised_bytes(it, x);
 }
 
 /* ---- The op -------------------------------------------------------------------------------------------------- */
@@ -175,6 +244,7 @@ Status cpu_conv_weights_prepare(CpuDevice *device, Kernel *kernel) {
   VL_TRY(cpu_channel_view(device, kernel->inputs[0], x, &it->x));
   VL_TRY(cpu_channel_view(device, kernel->inputs[1], dy, &it->dy));
   it->bf16 = x->dtype == DTYPE_BF16;
+  it->normalises = node->input_count > CONV_WEIGHTS_MEAN;
   it->taps = 1;
   int32_t missing = SPACE - (x->rank - 2);
   for (int32_t i = 0; i < SPACE; i++) {
@@ -190,6 +260,7 @@ Status cpu_conv_weights_prepare(CpuDevice *device, Kernel *kernel) {
   it->outputs_first = cpu_layout_name(device, kernel->outputs[0])[0] == 'A';
   choose_shares(it, kernel->threads);
   choose_run(it);
+  if (it->normalises && !(it->bf16 && it->taps == 1)) it->reached = most_reached(it);
   kernel->workspace_bytes = it->channel_parts * it->point_parts * thread_bytes(it) +
                             (it->point_parts - 1) * gradient_elements(it) * 4;
   snprintf(kernel->implementation, sizeof kernel->implementation, "own:%s",
@@ -201,15 +272,10 @@ Status cpu_conv_weights_prepare(CpuDevice *device, Kernel *kernel) {
 
 static void find_points(const ConvWeights *it, int64_t first, int64_t count, Point *points) {
   for (int64_t k = 0; k < count; k++) {
-    int64_t sample = (first + k) / it->dy.spatial, place = (first + k) % it->dy.spatial, rest = place;
+    int64_t sample = (first + k) / it->dy.spatial, place = (first + k) % it->dy.spatial;
     Point *point = &points[k];
     point->row_dy = sample * it->dy.channel_blocks * it->dy.spatial + place;
-    for (int32_t i = SPACE - 1; i >= 0; i--) {
-      point->at[i] = (int32_t)(rest % it->out[i] * it->stride[i] - it->padding[i]);
-      rest /= it->out[i];
-    }
-    point->row_x = sample * it->x.channel_blocks * it->x.spatial +
-                   (point->at[0] * it->in[1] + point->at[1]) * it->in[2] + point->at[2];
+    point->row_x = sample * it->x.channel_blocks * it->x.spatial + window_start(it, place, point->at);
   }
 }
 
@@ -286,33 +352,129 @@ static inline void fetch(Ahead *ahead) {
 
 /* ---- Packing ---------------------------------------------------------------------------------------------------- */
 
+/* What x is normalised with; mean is NULL where it is not. */
+typedef struct Normalisation {
+  BatchNormCoefficients by; /* from a share's first channel */
+  bool relu;
+} Normalisation;
+
 TARGET_BF16
 static __m256i row_bf16(const uint16_t *from, int64_t row) {
   return row < 0 ? _mm256_setzero_si256() : _mm256_loadu_si256((const void *)(from + row * BLOCK));
 }
 
-/* The points of one channel block by pairs: [pair][channel][2]; an odd last one with zeros. */
+/* Coefficients of a channel block, and 0 with ReLU, else -infinity. */
+typedef struct Normal {
+  __m512 mean, scale, beta, least;
+} Normal;
+
+TARGET_F32
+static inline Normal normal_of(const Normalisation *all, int64_t block) {
+  BatchNormCoefficients by = all->by;
+  return (Normal){_mm512_loadu_ps(by.mean + block * BLOCK), _mm512_loadu_ps(by.scale + block * BLOCK),
+                  _mm512_loadu_ps(by.beta + block * BLOCK), _mm512_set1_ps(all->relu ? 0.0F : -INFINITY)};
+}
+
+/* batch_norm_value, then the ReLU, with the same result for NaN and -0. */
+TARGET_F32
+static inline __m512 normal_values(__m512 x, const Normal *by) {
+  __m512 scaled = _mm512_mul_ps(_mm512_sub_ps(x, by->mean), by->scale);
+  return _mm512_max_ps(by->least, _mm512_add_ps(scaled, by->beta));
+}
+
 TARGET_BF16
-static void pack_bf16(const uint16_t *from, const int64_t *rows, int64_t count, uint16_t *to) {
+static inline __m512 row_f32(const uint16_t *row) {
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)row)), 16));
+}
+
+TARGET_BF16
+static __m256i rounded_one_by_one(__m512 values) {
+  _Alignas(64) float from[BLOCK];
+  _Alignas(32) uint16_t to[BLOCK];
+  _mm512_store_ps(from, values);
+  for (int32_t i = 0; i < BLOCK; i++)
+    to[i] = vector_bf16(from[i]);
+  return _mm256_load_si256((const void *)to);
+}
+
+/* Two rows normalised, side by side. The processor's rounding takes subnormal numbers for zero, and so does
+ * its dot product; but the largest of them round to a normal one. */
+TARGET_BF16
+static inline __m512i normal_pair(const uint16_t *even, const uint16_t *odd, const Normal *by) {
+  enum { SUBNORMAL = 0x20 };
+  __m512 low = normal_values(row_f32(even), by), high = normal_values(row_f32(odd), by);
+  __mmask16 subnormal = _mm512_fpclass_ps_mask(low, SUBNORMAL) | _mm512_fpclass_ps_mask(high, SUBNORMAL);
+  if (__builtin_expect(subnormal != 0, 0))
+    return _mm512_inserti64x4(_mm512_castsi256_si512(rounded_one_by_one(low)), rounded_one_by_one(high), 1);
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+TARGET_BF16
+static void normalise_bf16(const uint16_t *from, int64_t rows, const Normalisation *all, int64_t block,
+                           uint16_t *to) {
+  Normal by = normal_of(all, block);
+  int64_t k = 0;
+  for (; k + 2 <= rows; k += 2)
+    _mm512_storeu_si512(to + k * BLOCK, normal_pair(from + k * BLOCK, from + (k + 1) * BLOCK, &by));
+  if (k == rows) return;
+  __m512i last = normal_pair(from + k * BLOCK, from + k * BLOCK, &by);
+  _mm256_storeu_si256((void *)(to + k * BLOCK), _mm512_castsi512_si256(last));
+}
+
+TARGET_F32
+static void normalise_f32(const float *from, int64_t rows, const Normalisation *all, int64_t block,
+                          float *to) {
+  Normal by = normal_of(all, block);
+  for (int64_t k = 0; k < rows; k++)
+    _mm512_storeu_ps(to + k * BLOCK, normal_values(_mm512_loadu_ps(from + k * BLOCK), &by));
+}
+
+/* Two rows, normalised unless `by` is NULL; zeros in the padding. */
+TARGET_BF16
+static inline __m512i pair_bf16(const uint16_t *from, int64_t even, int64_t odd, const Normal *by) {
+  if (by != NULL) {
+    __m512i pair = normal_pair(from + (even < 0 ? 0 : even) * BLOCK, from + (odd < 0 ? 0 : odd) * BLOCK, by);
+    return _mm512_maskz_mov_epi32((__mmask16)((even < 0 ? 0 : 0xFF) | (odd < 0 ? 0 : 0xFF00)), pair);
+  }
+  if (odd == even + 1 && even >= 0) return _mm512_loadu_si512(from + even * BLOCK);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(row_bf16(from, even)), row_bf16(from, odd), 1);
+}
+
+/* The points of one channel block by pairs: [pair][channel][2]; an odd last one with zeros. */
+TARGET_BF16 __attribute__((always_inline)) static inline void
+pack_bf16(const uint16_t *from, const int64_t *rows, int64_t count, const Normal *by, uint16_t *to) {
   _Alignas(64) static const uint16_t order[2 * BLOCK] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                          21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                                          11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   __m512i places = _mm512_load_si512(order);
   for (int64_t k = 0; k < count; k += 2) {
     int64_t even = rows[k], odd = k + 1 < count ? rows[k + 1] : -1;
-    __m512i pair;
-    if (odd == even + 1 && even >= 0)
-      pair = _mm512_loadu_si512(from + even * BLOCK);
-    else
-      pair = _mm512_inserti64x4(_mm512_castsi256_si512(row_bf16(from, even)), row_bf16(from, odd), 1);
-    _mm512_store_si512(to + k * BLOCK, _mm512_permutexvar_epi16(places, pair));
+    _mm512_store_si512(to + k * BLOCK, _mm512_permutexvar_epi16(places, pair_bf16(from, even, odd, by)));
   }
 }
 
-static void pack(const ConvWeights *it, const char *from, int64_t space, Range blocks, const int64_t *rows,
-                 int64_t count, char *to) {
-  for (int64_t b = blocks.begin; b < blocks.end; b++, to += lines_of(it, it->run) * LINE)
-    pack_bf16((const uint16_t *)(const void *)from + b * space * BLOCK, rows, count, (uint16_t *)(void *)to);
+/* Channel blocks of a share of x or dy. */
+typedef struct Operand {
+  const char *rows;            /* of its first block */
+  int64_t block_rows;          /* from one block to the next */
+  char *packed;                /* in bf16: a run of points */
+  Normalisation normalisation; /* while packing */
+} Operand;
+
+TARGET_BF16
+static void pack(const ConvWeights *it, const Operand *operand, int64_t blocks, const int64_t *rows,
+                 int64_t count) {
+  for (int64_t b = 0; b < blocks; b++) {
+    const uint16_t *from = (const uint16_t *)(const void *)operand->rows + b * operand->block_rows * BLOCK;
+    uint16_t *to = (uint16_t *)(void *)(operand->packed + b * lines_of(it, it->run) * LINE);
+    if (operand->normalisation.by.mean == NULL) {
+      pack_bf16(from, rows, count, NULL, to);
+    } else {
+      Normal by = normal_of(&operand->normalisation, b);
+      pack_bf16(from, rows, count, &by, to);
+    }
+  }
 }
 
 /* ---- Products ----------------------------------------------------------------------------------------------------- */
@@ -398,18 +560,19 @@ typedef struct Share {
   const ConvWeights *it;
   const char *x, *dy;
   Range points, blocks_x, blocks_dy;
+  Operand from_x, from_dy;
   Point *these, *next;
   int64_t *rows;
   Stretch *stretches;
-  char *packed_x, *packed_dy;
+  char *normalised;
+  Normalisation normalisation; /* into the buffer */
   float *dw;
 } Share;
 
 /* Where the values of a channel block are, packed or not. */
-static const char *values_of(const ConvWeights *it, const char *plain, int64_t space, const char *packed,
-                             int64_t block, int64_t first_block) {
-  return it->bf16 ? packed + (block - first_block) * lines_of(it, it->run) * LINE
-                  : plain + block * space * LINE;
+static const char *values_of(const ConvWeights *it, const Operand *operand, int64_t block) {
+  return it->bf16 ? operand->packed + block * lines_of(it, it->run) * LINE
+                  : operand->rows + block * operand->block_rows * LINE;
 }
 
 static void multiply_tap(const Share *share, int64_t tap, int64_t stretch_count, bool first, Ahead *ahead) {
@@ -420,10 +583,9 @@ static void multiply_tap(const Share *share, int64_t tap, int64_t stretch_count,
                .first = first};
   for (int64_t o = share->blocks_dy.begin; o < share->blocks_dy.end; o += 2) {
     for (int64_t side = 0; side < 2; side++)
-      tile.dy[side] =
-          values_of(it, share->dy, it->dy.spatial, share->packed_dy, o + side, share->blocks_dy.begin);
+      tile.dy[side] = values_of(it, &share->from_dy, o + side - share->blocks_dy.begin);
     for (int64_t i = share->blocks_x.begin; i < share->blocks_x.end; i++) {
-      const char *x = values_of(it, share->x, it->x.spatial, share->packed_x, i, share->blocks_x.begin);
+      const char *x = values_of(it, &share->from_x, i - share->blocks_x.begin);
       for (int64_t half = 0; half < BLOCK; half += TILE_ROWS) {
         tile.x = x + half * LINE / BLOCK;
         for (int64_t side = 0; side < 2; side++)
@@ -468,9 +630,35 @@ static Ahead ahead_of(const Share *share, int64_t count, int64_t stretches) {
   return ahead;
 }
 
+/* Normalises the rows that the windows of this run reach; its points are then in the buffer. */
+static void normalise_run(const Share *share, int64_t first, int64_t count) {
+  const ConvWeights *it = share->it;
+  int64_t blocks = share->blocks_x.end - share->blocks_x.begin, row = 0;
+  for (int64_t k = 0; k < count;) {
+    Reach reach = find_reach(it, first + k, first + count);
+    int64_t rows = reach.rows.end - reach.rows.begin;
+    int64_t from = reach.sample * it->x.channel_blocks * it->x.spatial + reach.rows.begin;
+    for (int64_t b = 0; b < blocks; b++) {
+      int64_t to = (b * it->reached + row) * BLOCK;
+      int64_t at = (from + (share->blocks_x.begin + b) * it->x.spatial) * BLOCK;
+      if (it->bf16)
+        normalise_bf16((const uint16_t *)(const void *)share->x + at, rows, &share->normalisation, b,
+                       (uint16_t *)(void *)share->normalised + to);
+      else
+        normalise_f32((const float *)(const void *)share->x + at, rows, &share->normalisation, b,
+                      (float *)(void *)share->normalised + to);
+    }
+    for (int64_t end = k + reach.points; k < end; k++)
+      share->these[k].row_x += row - from;
+    row += rows;
+  }
+}
+
 static void run_share(Share *share) {
   const ConvWeights *it = share->it;
   Range points = share->points;
+  int64_t blocks_x = share->blocks_x.end - share->blocks_x.begin;
+  int64_t blocks_dy = share->blocks_dy.end - share->blocks_dy.begin;
   int64_t count = points.end - points.begin < it->run ? points.end - points.begin : it->run;
   find_points(it, points.begin, count, share->next);
   for (int64_t first = points.begin; first < points.end;) {
@@ -481,13 +669,14 @@ static void run_share(Share *share) {
     find_points(it, after, next_count, share->next);
     for (int64_t k = 0; k < count; k++)
       share->rows[k] = these[k].row_dy;
-    if (it->bf16) pack(it, share->dy, it->dy.spatial, share->blocks_dy, share->rows, count, share->packed_dy);
+    if (it->bf16) pack(it, &share->from_dy, blocks_dy, share->rows, count);
+    if (it->reached > 0) normalise_run(share, first, count);
     Ahead ahead = ahead_of(share, next_count, lines_of(it, count) / STRETCH_MOST);
     for (int64_t tap = 0; tap < it->taps; tap++) {
       int64_t stretches;
       find_rows(it, these, count, tap, share->rows);
       if (it->bf16) {
-        pack(it, share->x, it->x.spatial, share->blocks_x, share->rows, count, share->packed_x);
+        pack(it, &share->from_x, blocks_x, share->rows, count);
         stretches = packed_stretches(lines_of(it, count), share->stretches);
       } else {
         stretches = find_stretches(it, these, share->rows, count, share->stretches);
@@ -499,8 +688,9 @@ static void run_share(Share *share) {
   }
 }
 
-static Share share_of(const ConvWeights *it, const uintptr_t *inputs, int32_t thread, uintptr_t memory,
+static Share share_of(const Kernel *kernel, const uintptr_t *inputs, int32_t thread, uintptr_t memory,
                       float *dw) {
+  const ConvWeights *it = kernel->data;
   int32_t channel_part = thread % it->channel_parts, point_part = thread / it->channel_parts;
   Share share = {.it = it, .x = (const char *)inputs[0], .dy = (const char *)inputs[1], .dw = dw};
   share.points = vector_share(it->points, it->point_parts, point_part);
@@ -510,8 +700,29 @@ static Share share_of(const ConvWeights *it, const uintptr_t *inputs, int32_t th
   share.next = (Point *)(memory + (uintptr_t)points_bytes(it));
   share.rows = (int64_t *)(memory + 2 * (uintptr_t)points_bytes(it));
   share.stretches = (Stretch *)((uintptr_t)share.rows + (uintptr_t)rows_bytes(it));
-  share.packed_x = (char *)share.stretches + stretches_bytes(it);
-  share.packed_dy = share.packed_x + packed_bytes(it, blocks_of_x(it, 0));
+  share.from_x.packed = (char *)share.stretches + stretches_bytes(it);
+  share.from_dy.packed = share.from_x.packed + packed_bytes(it, blocks_of_x(it, 0));
+  int64_t row_bytes = BLOCK * element_bytes(it);
+  share.from_dy.rows = share.dy + share.blocks_dy.begin * it->dy.spatial * row_bytes;
+  share.from_dy.block_rows = it->dy.spatial;
+  share.from_x.rows = share.x + share.blocks_x.begin * it->x.spatial * row_bytes;
+  share.from_x.block_rows = it->x.spatial;
+  if (!it->normalises) return share;
+  float *coefficients = (float *)(void *)(share.from_dy.packed + packed_bytes(it, blocks_of_dy(it, 0)));
+  Range channels = {share.blocks_x.begin * BLOCK, share.blocks_x.end * BLOCK};
+  BatchNormCoefficients by =
+      batch_norm_fill(kernel, &it->x, inputs, CONV_WEIGHTS_MEAN, channels, coefficients);
+  Normalisation normalisation = {
+      {by.mean + channels.begin, by.scale + channels.begin, by.beta + channels.begin},
+      kernel->node->params.relu == 1};
+  if (it->reached == 0) {
+    share.from_x.normalisation = normalisation;
+    return share;
+  }
+  share.normalisation = normalisation;
+  share.normalised = (char *)coefficients + coefficients_bytes(it);
+  share.from_x.rows = share.normalised;
+  share.from_x.block_rows = it->reached;
   return share;
 }
 
@@ -537,7 +748,7 @@ Status cpu_conv_weights_launch(const Kernel *kernel, const uintptr_t *inputs, co
     int32_t given = omp_get_num_threads(), self = omp_get_thread_num();
     for (int32_t thread = self; thread < it->channel_parts * it->point_parts; thread += given) {
       int32_t part = thread / it->channel_parts;
-      Share share = share_of(it, inputs, thread, workspace + (uintptr_t)(thread * thread_bytes(it)),
+      Share share = share_of(kernel, inputs, thread, workspace + (uintptr_t)(thread * thread_bytes(it)),
                              part == 0 ? dw : parts + (part - 1) * elements);
       run_share(&share);
     }

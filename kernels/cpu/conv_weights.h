@@ -7,6 +7,10 @@
 /* Whether the processor has AVX-512, and for bf16 its dot product of pairs but no matrix tiles, with which
  * the library is faster; what the library was told to hide counts as missing. */
 bool cpu_conv_has_instructions(bool bf16);
+
+/* Inputs of the node: x, dy, and what x is to be normalised with, if it is: mean, var, gamma and beta. */
+enum { CONV_WEIGHTS_MEAN = 2 };
+
 /* Whether a conv_backward_weights kernel, its layouts chosen, is one of these: f32 or bf16 in channel blocks
  * of 16, f32 gradient in blocks of 16 by 16, no groups, and a processor with the instructions. */
 bool cpu_conv_weights_applies(CpuDevice *device, const Kernel *kernel);

@@ -44,6 +44,23 @@ static void expect_refused(const char *text, const char *place) {
   assert_null(graph);
 }
 
+/* Gives a weight gradient the optional inputs that only a pass gives it. */
+static void normalise_a_gradients_input(Graph *graph) {
+  const Node *norm = NULL;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    Node *node = graph->nodes[i];
+    if (!norm && strcmp(node->op->name, "batch_norm_apply") == 0) norm = node;
+    if (strcmp(node->op->name, "conv_backward_weights") != 0) continue;
+    if (node->inputs[0]->shape[1] != norm->inputs[0]->shape[1]) continue;
+    for (int32_t k = 1; k < 5; k++)
+      node->inputs[node->input_count++] = norm->inputs[k];
+    node->params.epsilon = 0.1;
+    node->params.relu = 1;
+    return;
+  }
+  fail();
+}
+
 /* What was read says the same of every node, tensor and storage, and writes the same text. */
 static void reading_is_the_inverse_of_writing(void **state) {
   (void)state;
@@ -51,6 +68,7 @@ static void reading_is_the_inverse_of_writing(void **state) {
   expect_ok(build_every_op(&program));
   program.graph->nodes[3]->checkpoint_segment = 2;
   program.graph->nodes[4]->recompute_on_use = true;
+  normalise_a_gradients_input(program.graph);
   char *text = write_text(program.graph);
   Graph *graph;
   expect_ok(vl_graph_read_json(text, strlen(text), &graph));

@@ -124,6 +124,43 @@ static void groups_are_divided_once_e2(void **state) {
   }
 }
 
+/* x is normalised with all of mean, var, gamma and beta, or with none; that costs what batch_norm_apply does.
+ */
+static void a_weight_gradient_normalises_with_all_or_nothing(void **state) {
+  (void)state;
+  Graph *graph = vl_graph_create("normalised");
+  OpParams params = {.stride = {1, 1}, .groups = 1, .shape = {7, 5, 3, 3}, .rank = 4};
+  Tensor *x = given(graph, DTYPE_BF16, 4, (int64_t[]){2, 5, 4, 6}), *dw;
+  Tensor *dy = given(graph, DTYPE_BF16, 4, (int64_t[]){2, 7, 2, 4});
+  Tensor *statistic = given(graph, DTYPE_F32, 1, (int64_t[]){5}),
+         *low = given(graph, DTYPE_BF16, 1, (int64_t[]){5});
+  Tensor *other = given(graph, DTYPE_F32, 1, (int64_t[]){6});
+  Tensor *inputs[] = {x, dy, statistic, statistic, low, statistic};
+  expect_ok(vl_apply(graph, "conv_backward_weights", &params, inputs, 2, &dw));
+  int64_t products = vl_node_flops(dw->producer), bytes = vl_node_bytes(dw->producer);
+  params.relu = 1;
+  expect_invalid(vl_apply(graph, "conv_backward_weights", &params, inputs, 2, &dw), "relu = 1 without mean");
+  expect_ok(vl_apply(graph, "conv_backward_weights", &params, inputs, 6, &dw));
+  assert_int_equal(vl_node_flops(dw->producer), products + 3 * vl_tensor_elements(x));
+  assert_int_equal(vl_node_bytes(dw->producer), bytes + 3 * 5 * 4 + 5 * 2);
+  expect_invalid(vl_apply(graph, "conv_backward_weights", &params, inputs, 5, &dw), "beta is missing");
+  inputs[2] = low;
+  expect_invalid(vl_apply(graph, "conv_backward_weights", &params, inputs, 6, &dw), "mean is bf16");
+  inputs[2] = NULL;
+  expect_invalid(vl_apply(graph, "conv_backward_weights", &params, inputs, 6, &dw), "mean is missing");
+  inputs[2] = statistic;
+  inputs[5] = other;
+  expect_invalid(vl_apply(graph, "conv_backward_weights", &params, inputs, 6, &dw),
+                 "beta is (6) f32; expected (5)");
+  inputs[5] = statistic;
+  params.epsilon = -1.0;
+  expect_invalid(vl_apply(graph, "conv_backward_weights", &params, inputs, 6, &dw), "epsilon = -1");
+  params.epsilon = 0.0;
+  params.relu = 2;
+  expect_invalid(vl_apply(graph, "conv_backward_weights", &params, inputs, 6, &dw), "relu = 2");
+  vl_graph_destroy(&graph);
+}
+
 static void windows_count_padding_and_stride(void **state) {
   (void)state;
   static const struct {
@@ -720,6 +757,7 @@ int main(void) {
       cmocka_unit_test(every_op_is_in_the_sample),
       cmocka_unit_test(groups_divide_both_channel_counts_e1),
       cmocka_unit_test(groups_are_divided_once_e2),
+      cmocka_unit_test(a_weight_gradient_normalises_with_all_or_nothing),
       cmocka_unit_test(windows_count_padding_and_stride),
       cmocka_unit_test(ops_make_their_outputs),
       cmocka_unit_test(ops_refuse_what_clashes),

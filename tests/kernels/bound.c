@@ -132,6 +132,16 @@ static void exact_bounds(const Node *node, double *const *outputs, double *const
   }
 }
 
+static bool normalises(const Node *node) {
+  return strcmp(node->op->name, "conv_backward_weights") == 0 && node->input_count > 2;
+}
+
+/* A weight gradient that normalises x reads what batch_norm_apply would make, rounded to x's dtype. */
+static double other_roundings(const LinearOp *op, const Node *node) {
+  if (!normalises(node)) return op->others;
+  return op->others + 8.0 + 1.001 * roundoff_of(node->inputs[0]->dtype) / f32_roundoff;
+}
+
 /* The same node with differences made sums: what it gives on absolute values is M. */
 static Node without_differences(const Node *node) {
   Node copy = *node;
@@ -147,13 +157,14 @@ static Status linear_bounds(const LinearOp *op, const Node *node, double *const 
   LaunchContext plain = *context;
   plain.learning_rate = 0.0;
   double *absolute[VL_MAX_INPUTS] = {NULL};
-  bool negated_mean = strcmp(node->op->name, "batch_norm_apply") == 0;
+  /* x - mean becomes |x| + |mean| */
+  int32_t negated = strcmp(node->op->name, "batch_norm_apply") == 0 ? 1 : normalises(node) ? 2 : -1;
   bool keeps_index = strcmp(node->op->name, "max_pool_backward") == 0;
   for (int32_t i = 0; i < node->input_count; i++) {
     if (!inputs[i]) continue;
     int64_t count = vl_tensor_elements(node->inputs[i]);
     absolute[i] = vl_allocate((size_t)count * sizeof(double));
-    double sign = negated_mean && i == 1 ? -1.0 : 1.0; /* x - mean becomes |x| + |mean| */
+    double sign = i == negated ? -1.0 : 1.0;
     for (int64_t e = 0; e < count; e++) {
       absolute[i][e] = keeps_index && i == 1 ? inputs[i][e] : sign * fabs(inputs[i][e]);
     }
@@ -161,7 +172,7 @@ static Status linear_bounds(const LinearOp *op, const Node *node, double *const 
   Status status = vl_reference_compute(&magnitude, absolute, bounds, &plain);
   for (int32_t i = 0; i < node->input_count; i++)
     free(absolute[i]);
-  double roundings = sum_roundings(op->terms(node)) + op->others;
+  double roundings = sum_roundings(op->terms(node)) + other_roundings(op, node);
   for (int32_t k = 0; k < node->output_count; k++) {
     if (!node->outputs[k]) continue;
     DType dtype = node->outputs[k]->dtype;

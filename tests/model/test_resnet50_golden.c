@@ -53,7 +53,7 @@ static void graph_of_smooth_twin_is_pytorch_float64(void **state) {
  * or a gradient that arrived twice would show. */
 static void recipes_keep_every_bit_in_double(void **state) {
   static const char *const recipes[] = {"amp=bf16 checkpoint=segments:3", "recompute=norm update=in-backward",
-                                        "stack=vramlab update=in-backward",
+                                        "fuse=norm recompute=norm", "stack=vramlab update=in-backward",
                                         "stack=vramlab amp=bf16 checkpoint=2"};
   for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
     truth_check_every_bit(real_net(state), recipes[i]);

@@ -616,6 +616,89 @@ static void boundaries_are_kept_behind_views(void **state) {
   vl_program_destroy(&program);
 }
 
+static int32_t repeated_norms(const Program *program) {
+  Schedule *schedule = NULL;
+  require_ok(vl_schedule_build(program, &schedule));
+  int32_t count = 0;
+  for (int32_t i = 0; i < schedule->instance_count; i++) {
+    const Instance *instance = &schedule->instances[i];
+    count += is_op(instance->node, "batch_norm_apply") && instance->pass > 0;
+  }
+  vl_schedule_destroy(&schedule);
+  return count;
+}
+
+static int32_t normalising_gradients(const Program *program) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < program->graph->node_count; i++) {
+    const Node *node = program->graph->nodes[i];
+    if (!is_op(node, "conv_backward_weights") || node->input_count < 6) continue;
+    const Node *norm = node->inputs[0]->producer;
+    assert_true(is_op(norm, "conv")); /* what the norm reads */
+    assert_int_equal(node->params.relu, 1);
+    count++;
+  }
+  return count;
+}
+
+/* In a bottleneck the second and third convolution read a norm without residual: its input is read instead.
+ * What is still repeated has a residual or, on the downsampling branches, is one. Without fusion the ReLUs'
+ * gradients read what the ReLUs made. */
+static void weight_gradients_normalise_what_they_read(void **state) {
+  (void)state;
+  enum { DOWNSAMPLES = 4 };
+  static const struct {
+    const char *recipe;
+    int32_t normalising, repeated; /* -1: not counted */
+  } cases[] = {
+      {"recompute=norm", 0, -1},
+      {"fuse=norm recompute=norm", 2 * BLOCKS, BLOCKS + DOWNSAMPLES},
+      {"stack=vramlab recompute=norm", 2 * BLOCKS, BLOCKS + DOWNSAMPLES},
+      {"stack=vramlab amp=bf16 recompute=norm update=in-backward", 2 * BLOCKS, BLOCKS + DOWNSAMPLES},
+      {"stack=vramlab amp=bf16 recompute=norm checkpoint=1", 2 * BLOCKS, -1},
+      {"stack=vramlab amp=bf16", 0, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    Program program;
+    build_resnet50(cases[i].recipe, &program);
+    assert_int_equal(normalising_gradients(&program), cases[i].normalising);
+    if (cases[i].repeated >= 0) assert_int_equal(repeated_norms(&program), cases[i].repeated);
+    peak_bytes_of(&program);
+    vl_program_destroy(&program);
+  }
+}
+
+/* Another reader in backward, and the norm is repeated for all of them. */
+static void a_norm_read_otherwise_is_repeated(void **state) {
+  (void)state;
+  for (int32_t other = 0; other < 3; other++) {
+    Program program;
+    Graph *graph = vl_graph_create("readers");
+    vl_program_init(&program, graph);
+    program.training = true;
+    Init init = {INIT_UNIFORM, 1.0};
+    Tensor *x = vl_graph_parameter(graph, "x", ROLE_PARAMETER, DTYPE_F32, 4, (int64_t[]){2, 3, 4, 4}, init);
+    Tensor *w = vl_graph_parameter(graph, "w", ROLE_PARAMETER, DTYPE_F32, 4, (int64_t[]){3, 3, 3, 3}, init);
+    Tensor *y, *z, *unused;
+    vl_graph_set_scope(graph, "norm");
+    require_ok(vl_batch_norm(graph, x, true, 1e-5, 0.1, &y));
+    vl_graph_set_scope(graph, "conv");
+    require_ok(vl_conv(graph, y, w, 1, 1, 1, &z));
+    require_ok(vl_apply(graph, "gelu", NULL, other == 1 ? &y : &z, 1, &unused)); /* saves what it reads */
+    require_ok(vl_apply(graph, "add", NULL, (Tensor *[]){z, unused}, 2, &z));
+    if (other == 2) require_ok(vl_apply(graph, "add", NULL, (Tensor *[]){z, y}, 2, &z)); /* may be repeated */
+    OpParams all = {.axes = {0, 1, 2, 3}, .axis_count = 4, .dtype = DTYPE_F32};
+    require_ok(vl_apply(graph, "sum", &all, &z, 1, &program.loss));
+    require_ok(apply_recipe("recompute=norm", &program));
+    int32_t normalising = 0;
+    for (int32_t i = 0; i < graph->node_count; i++)
+      normalising += is_op(graph->nodes[i], "conv_backward_weights") && graph->nodes[i]->input_count == 6;
+    assert_int_equal(normalising, other == 0 ? 1 : 0);
+    peak_bytes_of(&program);
+    vl_program_destroy(&program);
+  }
+}
+
 /* Each rung of the ladder needs less than the one before. */
 static void every_rung_needs_less(void **state) {
   (void)state;
@@ -659,6 +742,8 @@ int main(void) {
       cmocka_unit_test(checkpoint_needs_blocks),
       cmocka_unit_test(one_segment_repeats_nothing),
       cmocka_unit_test(boundaries_are_kept_behind_views),
+      cmocka_unit_test(weight_gradients_normalise_what_they_read),
+      cmocka_unit_test(a_norm_read_otherwise_is_repeated),
       cmocka_unit_test(every_rung_needs_less),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

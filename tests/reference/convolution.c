@@ -1,5 +1,7 @@
 /* Convolution and its two gradients, as sums over kernel taps whose innermost loop runs along a row. */
 #include "tests/reference/ops.h"
+#include <math.h>
+#include <stdlib.h>
 
 int64_t reference_volume(const int64_t *extent) { return extent[0] * extent[1] * extent[2]; }
 
@@ -163,11 +165,27 @@ static void conv_backward_data(const Node *node, const Arrays *arrays) {
   }
 }
 
+/* x as the weight gradient reads it: itself, or made of it by batch norm and ReLU and to be freed. */
+static double *read_by_weights(const Node *node, const Arrays *arrays, const Window *window) {
+  if (node->input_count == 2) return arrays->inputs[0];
+  const double *x = arrays->inputs[0], *mean = arrays->inputs[2], *var = arrays->inputs[3],
+               *gamma = arrays->inputs[4], *beta = arrays->inputs[5];
+  int64_t plane = reference_volume(window->in);
+  double *normalised = vl_allocate((size_t)vl_tensor_elements(node->inputs[0]) * sizeof *normalised);
+  for (int64_t i = 0; i < vl_tensor_elements(node->inputs[0]); i++) {
+    int64_t c = i / plane % window->channels;
+    double value = gamma[c] / sqrt(var[c] + node->params.epsilon) * (x[i] - mean[c]) + beta[c];
+    normalised[i] = node->params.relu && value <= 0.0 ? 0.0 : value;
+  }
+  return normalised;
+}
+
 static void conv_backward_weights(const Node *node, const Arrays *arrays) {
-  double *x = arrays->inputs[0], *dy = arrays->inputs[1], *dw = arrays->outputs[0];
+  double *dy = arrays->inputs[1], *dw = arrays->outputs[0];
   Window window = flattened(
       reference_window(&node->params, node->outputs[0]->shape + 2, node->inputs[0], node->inputs[1]));
   Sizes size = sizes_of(&window, &node->params, node->inputs[1]);
+  double *x = read_by_weights(node, arrays, &window);
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t o = 0; o < size.channels_out; o++) {
     for (int64_t i = 0; i < size.inputs; i++) {
@@ -180,6 +198,7 @@ static void conv_backward_weights(const Node *node, const Arrays *arrays) {
       }
     }
   }
+  if (x != arrays->inputs[0]) free(x);
 }
 
 const ReferenceOp reference_convolution_ops[] = {{"conv", conv},
