@@ -15,6 +15,8 @@ typedef struct LaunchContext {
   uint64_t seed;
   uint64_t step;        /* 0 for the first; adamw's bias correction counts from 1 */
   int64_t first_sample; /* global index of this micro-batch's first sample */
+  int64_t
+      counted_rows; /* what a mean over rows divides by when they are part of a step's; 0: its own count */
   double learning_rate; /* overrides the update nodes' own when positive */
 } LaunchContext;
 

@@ -65,6 +65,10 @@ static Status check_spec(Cell *cell) {
     return vl_error(VL_INVALID, "warmup is %d; accepted: 1 to %d (the first step also fills caches)",
                     spec->warmup, VL_MAX_STEPS);
   }
+  const char *accumulate = vl_recipe_value(&cell->recipe, "accumulate");
+  if (spec->inference && accumulate && strcmp(accumulate, "1") != 0) {
+    return vl_error(VL_INVALID, "accumulate=%s with inference: there are no gradients to add up", accumulate);
+  }
   if (spec->capacity_bytes < 0) return vl_error(VL_INVALID, "capacity must not be negative");
   if (spec->data[0] && spec->device[0] == 'p') {
     return vl_error(VL_INVALID, "--data needs a device that computes, not plan");
@@ -104,6 +108,8 @@ static void describe_program(Cell *cell) {
   result->recompute_flops = schedule->recompute_flops;
   result->saved_activation_bytes = program->training ? vl_program_saved_bytes(program) : 0;
   result->accumulate = program->accumulate;
+  snprintf(result->preserves, sizeof result->preserves, "%s",
+           vl_preserves_name(vl_recipe_preserves(&cell->recipe, program)));
   result->global_batch = result->micro_batch * result->accumulate * result->ranks;
 }
 
@@ -128,15 +134,17 @@ static Status open_heap(Cell *cell) {
   return vl_heap_create(cell->device->interface->backing(cell->device), &options, cell->tracker, &cell->heap);
 }
 
-static Status fill_inputs(Cell *cell, uint64_t step) {
+/* One micro-batch of a step. */
+static Status fill_inputs(Cell *cell, uint64_t step, int64_t first_sample) {
   if (cell->result->device.predicts) return vl_ok();
-  if (!cell->data) return vl_inputs_synthesize(cell->inputs, cell->spec->seed, step, 0);
+  if (!cell->data) return vl_inputs_synthesize(cell->inputs, cell->spec->seed, step, first_sample);
   int64_t batch = cell->spec->micro_batch, size = argument(cell, "size");
   size_t image_bytes = (size_t)(batch * 3 * size * size) * sizeof(float);
   size_t label_bytes = (size_t)batch * sizeof(int32_t);
   float *images = vl_allocate(image_bytes);
   int32_t *labels = vl_allocate(label_bytes);
-  Status status = engine_data_batch(cell->data, cell->spec->seed, step, batch, images, labels);
+  uint64_t number = step * (uint64_t)cell->result->accumulate + (uint64_t)(first_sample / batch);
+  Status status = engine_data_batch(cell->data, cell->spec->seed, number, batch, images, labels);
   if (status.code == VL_OK) status = vl_inputs_write(cell->inputs, "images", images, (int64_t)image_bytes);
   if (status.code == VL_OK && !cell->spec->inference) {
     status = vl_inputs_write(cell->inputs, "labels", labels, (int64_t)label_bytes);
@@ -144,6 +152,12 @@ static Status fill_inputs(Cell *cell, uint64_t step) {
   free(images);
   free(labels);
   return status;
+}
+
+static Status fill_micro_batch(void *context, Inputs *inputs, int64_t first_sample) {
+  (void)inputs;
+  Cell *cell = context;
+  return fill_inputs(cell, cell->run.step, first_sample);
 }
 
 static Status set_up(Cell *cell) {
@@ -164,7 +178,7 @@ static Status set_up(Cell *cell) {
   cell->state = vl_state_create(cell->device, cell->heap);
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, false));
   VL_TRY(vl_inputs_create(cell->executable, cell->device, cell->heap, &cell->inputs));
-  VL_TRY(fill_inputs(cell, 0));
+  VL_TRY(fill_inputs(cell, 0, 0));
   /* Base: weights and input exist and nothing else of the step does. */
   cell->device->interface->driver_peak_bytes(cell->device, true);
   result->base_bytes = cell->device->interface->driver_bytes(cell->device);
@@ -224,7 +238,8 @@ static void take_peaks(Cell *cell, bool steady) {
 
 static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *step) {
   cell->run.step = (uint64_t)(cell->first_step + index);
-  if (cell->run.step > 0) VL_TRY(fill_inputs(cell, cell->run.step)); /* set-up filled in those of step 0 */
+  /* Set-up filled in those of step 0. */
+  if (cell->run.step > 0) VL_TRY(fill_inputs(cell, cell->run.step, 0));
   Status status = vl_run_step(&cell->run, cell->inputs, step, NULL);
   if (status.code != VL_OK) {
     cell->stage = cell->run.failed_segment;
@@ -297,7 +312,9 @@ static Status run_steps(Cell *cell) {
                     .tracker = cell->tracker,
                     .device = cell->device,
                     .seed = spec->seed,
-                    .learning_rate = spec->learning_rate};
+                    .learning_rate = spec->learning_rate,
+                    .fill = fill_micro_batch,
+                    .fill_context = cell};
   StepResult step;
   for (int32_t i = 0; i < total; i++) {
     bool last = i == total - 1;
@@ -471,7 +488,7 @@ static Status run_at_end(const CellSpec *spec, const CellObserver *observer, boo
   vl_recipe_format(&cell.recipe, result->recipe, sizeof result->recipe);
   snprintf(result->stack, sizeof result->stack, "%s", cell.recipe.stack_vramlab ? "vramlab" : "pytorch");
   snprintf(result->preserves, sizeof result->preserves, "%s",
-           vl_preserves_name(vl_recipe_preserves(&cell.recipe)));
+           vl_preserves_name(vl_recipe_preserves(&cell.recipe, NULL)));
   result->micro_batch = result->global_batch = spec->micro_batch;
   Status status = classify(&cell, run_cell(&cell));
   tear_down(&cell);

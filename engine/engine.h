@@ -46,6 +46,8 @@ Status vl_state_load(State *state, const char *path, int64_t *step, uint64_t *se
 
 /* ---- Running ------------------------------------------------------------------------------------------------ */
 
+typedef struct Inputs Inputs; /* input blocks of a program: allocated once, filled for each micro-batch */
+
 typedef struct Run {
   Executable *executable;
   State *state;
@@ -60,23 +62,30 @@ typedef struct Run {
   /* Called after each instance when set: a view of what was just written (tests, monitors). */
   void (*observe)(void *context, const struct Run *run, const Instance *instance, const uintptr_t *outputs);
   void *observe_context;
+  /* Accumulation: puts a micro-batch's samples, from `first_sample` of the step on, in the inputs. Called
+   * before each micro-batch but the first, whose inputs the caller has filled; its time is not the step's. */
+  Status (*fill)(void *context, Inputs *inputs, int64_t first_sample);
+  void *fill_context;
 } Run;
 
-/* Input blocks of a program: allocated once, filled each step. */
-typedef struct Inputs Inputs;
 Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap, Inputs **inputs) VL_CHECKED;
 void vl_inputs_destroy(Inputs **inputs);
 /* Synthetic: as each input's Init says, from Philox keyed (seed, step, input's name) and first_sample. */
 Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample) VL_CHECKED;
 /* Plain host data into the named input. */
 Status vl_inputs_write(Inputs *inputs, const char *name, const void *host, int64_t bytes) VL_CHECKED;
+/* How many labels of the named input are not VL_IGNORED_LABEL in all micro-batches of the next step: what a
+ * mean over them divides by, needed before the first backward. When not called: all of them. */
+Status vl_inputs_set_counted(Inputs *inputs, const char *name, int64_t counted) VL_CHECKED;
 
 typedef struct StepResult {
   double loss;     /* NaN where nothing computes (plan) */
   int64_t step_ns; /* synchronised */
 } StepResult;
 /* Runs one step: obtains, launches and releases along the schedule. On failure everything obtained in the
- * step has been released. logits: NULL or room for the program's logits, plain f32. */
+ * step has been released. With accumulation the loss is the mean over all its micro-batches; VL_INVALID, with
+ * nothing updated, when their labels are not as many as vl_inputs_set_counted said. logits: NULL or room for
+ * the program's logits, plain f32. */
 Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) VL_CHECKED;
 
 /* ---- One cell: a case under a recipe on a device ------------------------------------------------------------- */

@@ -6,6 +6,9 @@
 typedef struct Input {
   const Storage *storage;
   Block *block;
+  int64_t counted; /* labels that are not ignored, of what is in the block */
+  int64_t of_step; /* the same of the whole step; -1: the caller did not say */
+  int64_t seen;    /* of the step's micro-batches so far */
 } Input;
 
 struct Inputs {
@@ -13,6 +16,7 @@ struct Inputs {
   Heap *heap;
   Input *items;
   int32_t count;
+  int32_t micro_batches;
 };
 
 Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap, Inputs **out) {
@@ -30,6 +34,8 @@ Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap
                                  .scope = storage->scope};
     Input *item = &inputs->items[inputs->count];
     item->storage = storage;
+    item->counted = storage->elements;
+    item->of_step = -1;
     Status status = vl_heap_obtain(heap, &request, &item->block);
     if (status.code != VL_OK) {
       vl_inputs_destroy(&inputs);
@@ -51,13 +57,66 @@ void vl_inputs_destroy(Inputs **inputs) {
   *inputs = NULL;
 }
 
-uintptr_t engine_input_address(const Inputs *inputs, const Storage *storage) {
+static Input *find(const Inputs *inputs, const char *name) {
   for (int32_t i = 0; i < inputs->count; i++) {
-    if (inputs->items[i].storage == storage || strcmp(inputs->items[i].storage->name, storage->name) == 0) {
-      return inputs->items[i].block->address;
-    }
+    if (strcmp(inputs->items[i].storage->name, name) == 0) return &inputs->items[i];
   }
-  return 0;
+  return NULL;
+}
+
+uintptr_t engine_input_address(const Inputs *inputs, const Storage *storage) {
+  const Input *item = find(inputs, storage->name);
+  return item ? item->block->address : 0;
+}
+
+/* ---- Labels that count ---- */
+
+void engine_inputs_begin_step(Inputs *inputs, int32_t micro_batches) {
+  inputs->micro_batches = micro_batches;
+  for (int32_t i = 0; i < inputs->count; i++)
+    inputs->items[i].seen = 0;
+  engine_inputs_begin_micro_batch(inputs);
+}
+
+void engine_inputs_begin_micro_batch(Inputs *inputs) {
+  for (int32_t i = 0; i < inputs->count; i++)
+    inputs->items[i].seen += inputs->items[i].counted;
+}
+
+void engine_inputs_end_step(Inputs *inputs) {
+  for (int32_t i = 0; i < inputs->count; i++)
+    inputs->items[i].of_step = -1;
+}
+
+int64_t engine_inputs_counted(const Inputs *inputs, const Storage *labels) {
+  const Input *item = find(inputs, labels->name);
+  if (item && item->of_step >= 0) return item->of_step;
+  return labels->elements * inputs->micro_batches;
+}
+
+Status engine_inputs_check_counted(const Inputs *inputs, const Storage *labels) {
+  const Input *item = find(inputs, labels->name);
+  int64_t expected = engine_inputs_counted(inputs, labels);
+  if (!item || item->seen == expected) return vl_ok();
+  return vl_error(VL_INVALID, "%s: %lld labels count in the step's %d micro-batches, not %lld as was said",
+                  labels->name, (long long)item->seen, inputs->micro_batches, (long long)expected);
+}
+
+Status vl_inputs_set_counted(Inputs *inputs, const char *name, int64_t counted) {
+  Input *item = find(inputs, name);
+  if (!item) return vl_error(VL_INVALID, "the program has no input '%s'", name);
+  if (counted < 0) return vl_error(VL_INVALID, "input %s: %lld labels count", name, (long long)counted);
+  item->of_step = counted;
+  return vl_ok();
+}
+
+static int64_t count_labels(const Storage *storage, const void *host) {
+  int64_t counted = 0;
+  const int32_t *labels = host;
+  if (storage->dtype != DTYPE_I32) return storage->elements;
+  for (int64_t i = 0; i < storage->elements; i++)
+    counted += labels[i] != VL_IGNORED_LABEL;
+  return counted;
 }
 
 static double synthetic_value(const Storage *storage, uint32_t word) {
@@ -80,7 +139,8 @@ static void synthesize(const Storage *storage, uint64_t key, int64_t first_sampl
 Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_t first_sample) {
   const DeviceInterface *interface = inputs->device->interface;
   for (int32_t i = 0; i < inputs->count; i++) {
-    const Input *item = &inputs->items[i];
+    Input *item = &inputs->items[i];
+    item->counted = item->storage->elements; /* none is VL_IGNORED_LABEL */
     uint64_t key = vl_random_key(seed, step, item->storage->name);
     void *view = interface->host_view ? interface->host_view(inputs->device, item->block->address) : NULL;
     if (view) {
@@ -97,15 +157,13 @@ Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_
 }
 
 Status vl_inputs_write(Inputs *inputs, const char *name, const void *host, int64_t bytes) {
-  for (int32_t i = 0; i < inputs->count; i++) {
-    const Storage *storage = inputs->items[i].storage;
-    if (strcmp(storage->name, name) != 0) continue;
-    int64_t held = vl_dtype_bytes(storage->dtype, storage->elements);
-    if (held != bytes) {
-      return vl_error(VL_INVALID, "input %s has %lld bytes, not %lld", name, (long long)held,
-                      (long long)bytes);
-    }
-    return inputs->device->interface->upload(inputs->device, storage, host, inputs->items[i].block->address);
+  Input *item = find(inputs, name);
+  if (!item) return vl_error(VL_INVALID, "the program has no input '%s'", name);
+  const Storage *storage = item->storage;
+  int64_t held = vl_dtype_bytes(storage->dtype, storage->elements);
+  if (held != bytes) {
+    return vl_error(VL_INVALID, "input %s has %lld bytes, not %lld", name, (long long)held, (long long)bytes);
   }
-  return vl_error(VL_INVALID, "the program has no input '%s'", name);
+  item->counted = count_labels(storage, host);
+  return inputs->device->interface->upload(inputs->device, storage, host, item->block->address);
 }

@@ -31,6 +31,15 @@ const StateEntry *engine_state_entry(const State *state, int32_t index);
 /* Address of an input's block by storage; 0 when the program does not have it. */
 uintptr_t engine_input_address(const Inputs *inputs, const Storage *storage);
 
+/* A step of `micro_batches` begins; one of them is in the inputs. */
+void engine_inputs_begin_step(Inputs *inputs, int32_t micro_batches);
+void engine_inputs_begin_micro_batch(Inputs *inputs);
+/* Labels that count in the whole step. */
+int64_t engine_inputs_counted(const Inputs *inputs, const Storage *labels);
+/* After the last micro-batch: VL_INVALID when the labels seen are not as many as were counted on. */
+Status engine_inputs_check_counted(const Inputs *inputs, const Storage *labels) VL_CHECKED;
+void engine_inputs_end_step(Inputs *inputs);
+
 MemoryCategory engine_category_of(Role role);
 
 /* Images and labels in an HDF5 file (data.c). */

@@ -6,8 +6,10 @@
 
 typedef struct Walk {
   Run *run;
-  const Inputs *inputs;
+  Inputs *inputs;
   const Schedule *schedule;
+  int64_t samples;      /* of a micro-batch */
+  int64_t fill_ns;      /* spent on inputs, which is not the step's time */
   uintptr_t *addresses; /* by buffer */
   Block **blocks;       /* by buffer: what this step obtained */
 } Walk;
@@ -58,6 +60,13 @@ static Status obtain_buffers(Walk *walk, const Instance *instance) {
   return vl_ok();
 }
 
+/* What a loss divides by when its rows are part of the step's only. */
+static int64_t counted_rows(const Walk *walk, const Node *node) {
+  if (walk->run->executable->program.accumulate == 1) return 0;
+  const Storage *labels = vl_labels_of(node);
+  return labels ? engine_inputs_counted(walk->inputs, labels) : 0;
+}
+
 static Status launch(Walk *walk, const Instance *instance) {
   Run *run = walk->run;
   const Node *node = instance->node;
@@ -82,7 +91,11 @@ static Status launch(Walk *walk, const Instance *instance) {
                                  .stream = instance->stream};
     VL_TRY(obtain(walk, &request, instance, &workspace));
   }
-  LaunchContext context = {.seed = run->seed, .step = run->step, .learning_rate = run->learning_rate};
+  LaunchContext context = {.seed = run->seed,
+                           .step = run->step,
+                           .first_sample = instance->micro_batch * walk->samples,
+                           .counted_rows = counted_rows(walk, node),
+                           .learning_rate = run->learning_rate};
   Status status = run->device->interface->launch(run->device, kernel, inputs, outputs,
                                                  workspace ? workspace->address : 0, &context);
   vl_heap_release(run->heap, &workspace);
@@ -97,7 +110,7 @@ static Status download_plain_f32(const Walk *walk, const Tensor *tensor, float *
   void *host = vl_allocate((size_t)vl_dtype_bytes(storage->dtype, storage->elements) + 1);
   for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
     const Buffer *buffer = &walk->schedule->buffers[i];
-    if (buffer->storage != storage || buffer->pass != 0) continue;
+    if (buffer->storage != storage || buffer->pass != 0 || buffer->micro_batch != 0) continue;
     Device *device = walk->run->device;
     Status status = device->interface->download(device, storage, walk->addresses[i], host);
     for (int64_t e = 0; e < storage->elements; e++) {
@@ -115,7 +128,7 @@ static Status finish(const Walk *walk, StepResult *result, int64_t start_ns, flo
   Device *device = walk->run->device;
   const Program *program = &walk->run->executable->program;
   VL_TRY(device->interface->synchronize(device));
-  result->step_ns = vl_monotonic_ns() - start_ns;
+  result->step_ns = vl_monotonic_ns() - start_ns - walk->fill_ns;
   DeviceDescription description;
   device->interface->describe(device, &description);
   if (description.predicts) return vl_ok();
@@ -128,11 +141,42 @@ static Status finish(const Walk *walk, StepResult *result, int64_t start_ns, flo
   return vl_ok();
 }
 
+/* The device may still read the inputs of the micro-batch before. */
+static Status begin_micro_batch(Walk *walk, int32_t micro_batch) {
+  Run *run = walk->run;
+  VL_TRY(run->device->interface->synchronize(run->device));
+  int64_t start_ns = vl_monotonic_ns();
+  VL_TRY(run->fill(run->fill_context, walk->inputs, micro_batch * walk->samples));
+  walk->fill_ns += vl_monotonic_ns() - start_ns;
+  engine_inputs_begin_micro_batch(walk->inputs);
+  return vl_ok();
+}
+
+/* Before the first weight changes. */
+static Status check_counted(const Walk *walk) {
+  const Graph *graph = walk->run->executable->program.graph;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Storage *labels = vl_labels_of(graph->nodes[i]);
+    if (labels) VL_TRY(engine_inputs_check_counted(walk->inputs, labels));
+  }
+  return vl_ok();
+}
+
+/* What lies between two instances of a step of several micro-batches. */
+static Status between(Walk *walk, const Instance *before, const Instance *next) {
+  if (next->micro_batch != before->micro_batch) return begin_micro_batch(walk, next->micro_batch);
+  bool update = next->node->segment == SEGMENT_UPDATE && before->node->segment != SEGMENT_UPDATE;
+  return update ? check_counted(walk) : vl_ok();
+}
+
 static Status walk_schedule(Walk *walk, StepResult *result, float *logits) {
+  bool accumulates = walk->run->executable->program.accumulate > 1;
   VL_TRY(find_given_buffers(walk));
+  engine_inputs_begin_step(walk->inputs, walk->run->executable->program.accumulate);
   int64_t start_ns = vl_monotonic_ns();
   for (int32_t at = 0; at < walk->schedule->instance_count; at++) {
     const Instance *instance = &walk->schedule->instances[at];
+    if (accumulates && at > 0) VL_TRY(between(walk, instance - 1, instance));
     VL_TRY(obtain_buffers(walk, instance));
     VL_TRY(launch(walk, instance));
     if (at == walk->schedule->instance_count - 1) VL_TRY(finish(walk, result, start_ns, logits));
@@ -151,10 +195,19 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
     return vl_error(VL_INVALID, "%s keeps no logits to the end of a step: only an evaluation program does",
                     run->executable->program.graph->name);
   }
-  Walk walk = {.run = run, .inputs = inputs, .schedule = schedule};
+  if (run->executable->program.accumulate > 1 && !run->fill) {
+    return vl_error(VL_INVALID,
+                    "accumulate=%d: nothing fills the inputs of the micro-batches after the first",
+                    run->executable->program.accumulate);
+  }
+  Walk walk = {.run = run,
+               .inputs = inputs,
+               .schedule = schedule,
+               .samples = vl_program_samples(&run->executable->program)};
   walk.addresses = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.addresses);
   walk.blocks = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof(Block *));
   Status status = walk_schedule(&walk, result, logits);
+  engine_inputs_end_step(inputs);
   for (int32_t i = 0; i < schedule->buffer_count; i++)
     vl_heap_release(run->heap, &walk.blocks[i]);
   free(walk.addresses);

@@ -157,6 +157,10 @@ struct Node {
   /* Recomputation, set by optimizations; 0 and false: outputs are kept for backward. */
   int32_t checkpoint_segment; /* > 0: outputs are dropped and the segment is replayed before its backward */
   bool recompute_on_use; /* outputs are dropped and this node alone is repeated where backward needs it */
+  /* An `add` over its own input: the output is the sum over the step's micro-batches so far. Input 0 stands
+   * for that sum as the micro-batch before left it; in the first one the output is input 1, and nothing
+   * runs. */
+  bool accumulates;
 };
 
 struct Graph {
@@ -298,7 +302,8 @@ Status vl_program_add_updates(Program *program) VL_CHECKED;
 /* ---- Schedule ------------------------------------------------------------------------------------------------------ */
 
 /* One life of a storage: (storage, micro-batch, pass). Pass 0 is the forward pass; recomputation makes
- * further ones. Persistent storages and inputs have one buffer, alive throughout. */
+ * further ones. Persistent storages and inputs have one buffer, alive throughout; sums over micro-batches
+ * are in the first one's. */
 typedef struct Buffer {
   int32_t id;
   Storage *storage;
@@ -351,6 +356,11 @@ int64_t vl_graph_parameter_count(const Graph *graph);
 /* Bytes of forward activations and inputs that backward reads (each storage once, dense), before any
  * recomputation: "saved activations". Parameters and their casts are not counted. */
 int64_t vl_program_saved_bytes(const Program *program);
+/* Samples of a micro-batch: the leading dimension of the inputs; -1 when they differ or there are none. */
+int64_t vl_program_samples(const Program *program);
+/* The input whose labels a softmax_cross_entropy or its gradient counts; NULL for another node, or when the
+ * labels are not an input's, in its order. */
+const Storage *vl_labels_of(const Node *node);
 
 void vl_graph_print(const Graph *graph, FILE *out);     /* one node a line, with shapes, FLOPs and bytes */
 void vl_graph_print_dot(const Graph *graph, FILE *out); /* Graphviz */

@@ -6,7 +6,7 @@
  *  "tensors": [{"id", "name", "dtype", "shape": [...], "storage": storage id, "offset"}],
  *  "nodes": [{"op", "params": {the fields of the op's table}, "inputs": [tensor id | null],
  *             "outputs": [tensor id | null], "scope", "segment", "block", "inplace_hint",
- *             "checkpoint_segment", "recompute_on_use"}]}
+ *             "checkpoint_segment", "recompute_on_use", "accumulates"}]}
  *
  * An id is the place in its list; nodes stand in the order they run. Every key is there and no other; whole
  * numbers are 64-bit, real ones have the digits that give the same double again. Layouts are not part of it:
@@ -168,12 +168,13 @@ static Status write_nodes(Writer *writer) {
     const Node *node = writer->graph->nodes[i];
     json_t *params = params_of(node), *object = NULL;
     if (params != NULL)
-      object = json_pack("{s:s,s:o,s:o,s:o,s:s,s:s,s:i,s:b,s:i,s:b}", "op", node->op->name, "params", params,
-                         "inputs", ids_of(writer, node->inputs, node->input_count), "outputs",
-                         ids_of(writer, node->outputs, node->output_count), "scope", node->scope, "segment",
-                         vl_segment_name(node->segment), "block", node->block, "inplace_hint",
-                         (int)node->inplace_hint, "checkpoint_segment", node->checkpoint_segment,
-                         "recompute_on_use", (int)node->recompute_on_use);
+      object =
+          json_pack("{s:s,s:o,s:o,s:o,s:s,s:s,s:i,s:b,s:i,s:b,s:b}", "op", node->op->name, "params", params,
+                    "inputs", ids_of(writer, node->inputs, node->input_count), "outputs",
+                    ids_of(writer, node->outputs, node->output_count), "scope", node->scope, "segment",
+                    vl_segment_name(node->segment), "block", node->block, "inplace_hint",
+                    (int)node->inplace_hint, "checkpoint_segment", node->checkpoint_segment,
+                    "recompute_on_use", (int)node->recompute_on_use, "accumulates", (int)node->accumulates);
     VL_TRY(write_element(writer, "nodes", i, object, &first));
   }
   return vl_ok();
@@ -493,7 +494,8 @@ static Status read_node(Reader *reader, json_t *object, int32_t index) {
                                      "block",
                                      "inplace_hint",
                                      "checkpoint_segment",
-                                     "recompute_on_use"};
+                                     "recompute_on_use",
+                                     "accumulates"};
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "nodes[%d]", index);
   VL_TRY(check_keys(object, path, keys, sizeof keys / sizeof *keys));
@@ -516,6 +518,7 @@ static Status read_node(Reader *reader, json_t *object, int32_t index) {
   VL_TRY(get_bool(object, path, "inplace_hint", &node->inplace_hint));
   VL_TRY(get_small(object, path, "checkpoint_segment", INT32_MAX, &node->checkpoint_segment));
   VL_TRY(get_bool(object, path, "recompute_on_use", &node->recompute_on_use));
+  VL_TRY(get_bool(object, path, "accumulates", &node->accumulates));
   Status status = op_verify(node, reader->scratch);
   if (status.code != VL_OK) return vl_error(status.code, "%s: %.400s", path, status.message);
   for (int32_t i = 0; i < node->output_count; i++) {

@@ -58,6 +58,7 @@ static void print_marks(const Node *node, FILE *out) {
   if (node->inplace_hint) fprintf(out, " inplace-hint");
   if (node->checkpoint_segment > 0) fprintf(out, " checkpoint=%d", node->checkpoint_segment);
   if (node->recompute_on_use) fprintf(out, " recompute-on-use");
+  if (node->accumulates) fprintf(out, " accumulates");
 }
 
 static void print_node(const Node *node, FILE *out) {

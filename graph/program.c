@@ -64,6 +64,28 @@ Status vl_program_add_updates(Program *program) {
   return vl_ok();
 }
 
+int64_t vl_program_samples(const Program *program) {
+  int64_t samples = -1;
+  for (int32_t i = 0; i < program->graph->storage_count; i++) {
+    const Storage *storage = program->graph->storages[i];
+    if (storage->role != ROLE_INPUT) continue;
+    if (storage->root->rank == 0 || (samples >= 0 && samples != storage->root->shape[0])) return -1;
+    samples = storage->root->shape[0];
+  }
+  return samples;
+}
+
+const Storage *vl_labels_of(const Node *node) {
+  bool forward = strcmp(node->op->name, "softmax_cross_entropy") == 0;
+  if (!forward && strcmp(node->op->name, "softmax_cross_entropy_backward") != 0) return NULL;
+  const Tensor *labels = node->inputs[forward ? 1 : 2];
+  int64_t rows = vl_tensor_elements(labels);
+  while (labels->producer &&
+         (labels->producer->op->is_view || strcmp(labels->producer->op->name, "copy") == 0))
+    labels = labels->producer->inputs[0];
+  return labels->storage->role == ROLE_INPUT && labels->storage->elements == rows ? labels->storage : NULL;
+}
+
 int64_t vl_program_saved_bytes(const Program *program) {
   const Graph *graph = program->graph;
   bool *counted = vl_allocate((size_t)graph->storage_count * sizeof *counted);

@@ -3,7 +3,9 @@
  * Forward nodes run in graph order. Backward and update nodes follow in graph order; where one reads a tensor
  * whose producer was told not to keep its outputs, the producer (recompute_on_use) or the part of its
  * checkpoint segment that backward needs (checkpoint_segment) is repeated right before, into buffers of
- * their own. Lifetimes follow from what is referenced, so a dropped tensor ends with its last forward reader.
+ * their own. With accumulation, forward and backward stand once per micro-batch and the update after the
+ * last; what accumulates is in the first micro-batch's buffers. Lifetimes follow from what is referenced, so
+ * a dropped tensor ends with its last forward reader.
  */
 #include "graph/graph.h"
 #include <stdlib.h>
@@ -14,7 +16,9 @@ typedef struct Builder {
   const Graph *graph;
   Schedule *schedule;
   int32_t instance_capacity, buffer_capacity;
-  int32_t *first_pass;  /* by storage: buffer of pass 0, -1 before it exists */
+  int32_t micro_batch;
+  int32_t *first_pass;  /* by storage: buffer of this micro-batch's pass 0, -1 before it exists */
+  int32_t *summed;      /* by storage: buffer of the first micro-batch's pass 0 */
   int32_t *passes;      /* by storage: passes so far */
   int32_t *recomputed;  /* by tensor: buffer of its latest recomputation, -1 */
   bool *replay;         /* by node: its checkpoint segment's replay includes it */
@@ -22,6 +26,10 @@ typedef struct Builder {
   const Tensor **value; /* by buffer: what it holds */
   int32_t segment_count;
 } Builder;
+
+static bool is_given(const Storage *storage) {
+  return vl_role_is_persistent(storage->role) || storage->role == ROLE_INPUT;
+}
 
 static int32_t add_buffer(Builder *builder, Storage *storage) {
   Schedule *schedule = builder->schedule;
@@ -32,9 +40,13 @@ static int32_t add_buffer(Builder *builder, Storage *storage) {
     builder->value = vl_reallocate(builder->value, count * sizeof(Tensor *));
   }
   int32_t id = schedule->buffer_count++;
-  schedule->buffers[id] =
-      (Buffer){.id = id, .storage = storage, .pass = builder->passes[storage->id]++, .first = -1, .last = -1};
-  bool given = vl_role_is_persistent(storage->role) || storage->role == ROLE_INPUT;
+  bool given = is_given(storage);
+  schedule->buffers[id] = (Buffer){.id = id,
+                                   .storage = storage,
+                                   .micro_batch = given ? 0 : builder->micro_batch,
+                                   .pass = builder->passes[storage->id]++,
+                                   .first = -1,
+                                   .last = -1};
   builder->value[id] = given ? storage->root : NULL;
   return id;
 }
@@ -43,6 +55,17 @@ static int32_t first_pass_buffer(Builder *builder, Storage *storage) {
   int32_t *buffer = &builder->first_pass[storage->id];
   if (*buffer < 0) *buffer = add_buffer(builder, storage);
   return *buffer;
+}
+
+/* The buffer of pass 0 a tensor is in. */
+static int32_t kept_buffer(Builder *builder, const Tensor *tensor) {
+  bool sum = builder->micro_batch > 0 && tensor->producer && tensor->producer->accumulates;
+  return sum ? builder->summed[tensor->storage->id] : first_pass_buffer(builder, tensor->storage);
+}
+
+/* The tensor whose value a node needs as an input. */
+static const Tensor *read_tensor(const Node *node, int32_t input) {
+  return node->accumulates && input == 0 ? node->outputs[0] : node->inputs[input];
 }
 
 /* The tensor whose bytes a view shows. */
@@ -76,7 +99,7 @@ static Status replay_segment(Builder *builder, int32_t segment) {
 static Status resolve(Builder *builder, const Tensor *tensor, int32_t *buffer) {
   tensor = viewed(tensor);
   if (!dropped(tensor)) {
-    *buffer = first_pass_buffer(builder, tensor->storage);
+    *buffer = kept_buffer(builder, tensor);
     return vl_ok();
   }
   Node *producer = tensor->producer;
@@ -98,7 +121,7 @@ static Instance *add_instance(Builder *builder, Node *node) {
         vl_reallocate(schedule->instances, (size_t)builder->instance_capacity * sizeof *schedule->instances);
   }
   Instance *instance = &schedule->instances[schedule->instance_count++];
-  *instance = (Instance){.node = node};
+  *instance = (Instance){.node = node, .micro_batch = builder->micro_batch};
   for (int32_t i = 0; i < VL_MAX_INPUTS; i++)
     instance->inputs[i] = -1;
   for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++)
@@ -106,24 +129,27 @@ static Instance *add_instance(Builder *builder, Node *node) {
   return instance;
 }
 
+static Status check_held(const Builder *builder, const Node *node, const Tensor *wanted, int32_t buffer) {
+  const Tensor *held = builder->value[buffer];
+  if (held == viewed(wanted)) return vl_ok();
+  return vl_error(VL_INTERNAL, "%s in %s reads %s after it was overwritten by %s", node->op->name,
+                  node->scope, wanted->name, held ? held->name : "nothing");
+}
+
 static Status read_inputs(Builder *builder, const Node *node, bool backward, int32_t *inputs) {
   for (int32_t i = 0; i < node->input_count; i++) {
-    const Tensor *tensor = node->inputs[i];
+    const Tensor *tensor = read_tensor(node, i);
     if (!tensor) continue;
     if (backward) {
       VL_TRY(resolve(builder, tensor, &inputs[i]));
     } else {
-      inputs[i] = first_pass_buffer(builder, tensor->storage);
+      inputs[i] = kept_buffer(builder, tensor);
     }
   }
   /* Repetitions for a later input may have written over an earlier one's value: check at the end. */
   for (int32_t i = 0; i < node->input_count; i++) {
-    if (!node->inputs[i]) continue;
-    const Tensor *held = builder->value[inputs[i]];
-    if (held != viewed(node->inputs[i])) {
-      return vl_error(VL_INTERNAL, "%s in %s reads %s after it was overwritten by %s", node->op->name,
-                      node->scope, node->inputs[i]->name, held ? held->name : "nothing");
-    }
+    const Tensor *wanted = read_tensor(node, i);
+    if (wanted) VL_TRY(check_held(builder, node, wanted, inputs[i]));
   }
   return vl_ok();
 }
@@ -138,7 +164,16 @@ static int32_t output_buffer(Builder *builder, const Node *node, const int32_t *
   return again ? add_buffer(builder, output->storage) : first_pass_buffer(builder, output->storage);
 }
 
+/* The first micro-batch's value is the sum so far. */
+static Status begin_sum(Builder *builder, const Node *node) {
+  int32_t buffer = first_pass_buffer(builder, node->outputs[0]->storage);
+  VL_TRY(check_held(builder, node, node->inputs[1], buffer));
+  builder->value[buffer] = node->outputs[0];
+  return vl_ok();
+}
+
 static Status emit(Builder *builder, Node *node, bool again) {
+  if (node->accumulates && builder->micro_batch == 0) return begin_sum(builder, node);
   int32_t inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
   for (int32_t i = 0; i < VL_MAX_INPUTS; i++)
     inputs[i] = -1;
@@ -191,6 +226,7 @@ static void prepare(Builder *builder) {
     if (node->checkpoint_segment > builder->segment_count) builder->segment_count = node->checkpoint_segment;
   }
   builder->first_pass = vl_allocate(storages * sizeof *builder->first_pass);
+  builder->summed = vl_allocate(storages * sizeof *builder->summed);
   builder->passes = vl_allocate(storages * sizeof *builder->passes);
   builder->recomputed = vl_allocate(tensors * sizeof *builder->recomputed);
   builder->replay = vl_allocate((size_t)highest_id + 1);
@@ -213,7 +249,7 @@ static void touch(Buffer *buffer, int32_t at) {
 /* What must outlive its last reader: the loss, what evaluation reads, and gradients that the update leaves.
  */
 static bool lives_to_the_end(const Program *program, const Buffer *buffer) {
-  if (buffer->pass != 0) return false;
+  if (buffer->pass != 0 || buffer->micro_batch != 0) return false;
   if (program->loss && buffer->storage == program->loss->storage) return true;
   if (!program->training && program->logits && buffer->storage == program->logits->storage) return true;
   return buffer->storage->role == ROLE_GRADIENT && !program->release_gradients;
@@ -235,8 +271,7 @@ static void find_lifetimes(Builder *builder) {
   int32_t *ends = vl_allocate(((size_t)count + 1) * sizeof *ends);
   for (int32_t i = 0; i < schedule->buffer_count; i++) {
     Buffer *buffer = &schedule->buffers[i];
-    bool given = vl_role_is_persistent(buffer->storage->role) || buffer->storage->role == ROLE_INPUT;
-    if (given || buffer->first < 0) {
+    if (is_given(buffer->storage) || buffer->first < 0) {
       buffer->first = buffer->last = -1;
       continue;
     }
@@ -260,17 +295,52 @@ static void find_lifetimes(Builder *builder) {
   free(ends);
 }
 
+/* Nothing of the micro-batch before is there any more but what accumulates. Running statistics go on from
+ * what it left. */
+static void begin_micro_batch(Builder *builder, int32_t micro_batch) {
+  const Graph *graph = builder->graph;
+  if (micro_batch == 1)
+    memcpy(builder->summed, builder->first_pass, (size_t)graph->storage_count * sizeof *builder->summed);
+  builder->micro_batch = micro_batch;
+  for (int32_t i = 0; i < graph->storage_count; i++) {
+    if (is_given(graph->storages[i])) continue;
+    builder->first_pass[i] = -1;
+    builder->passes[i] = 0;
+  }
+  for (int32_t i = 0; i < builder->schedule->buffer_count; i++) {
+    Storage *storage = builder->schedule->buffers[i].storage;
+    if (is_given(storage)) builder->value[i] = storage->root;
+  }
+  memset(builder->recomputed, -1, (size_t)graph->tensor_count * sizeof *builder->recomputed);
+  memset(builder->replayed, 0, (size_t)builder->segment_count + 1);
+}
+
+/* Forward and backward of every micro-batch, then the update; of one, all nodes as they stand. */
+static Status emit_step(Builder *builder) {
+  const Graph *graph = builder->graph;
+  int32_t micro_batches = builder->program->accumulate;
+  for (int32_t m = 0; m < micro_batches; m++) {
+    if (m > 0) begin_micro_batch(builder, m);
+    for (int32_t i = 0; i < graph->node_count; i++) {
+      Node *node = graph->nodes[i];
+      if (micro_batches == 1 || node->segment != SEGMENT_UPDATE) VL_TRY(emit(builder, node, false));
+    }
+  }
+  for (int32_t i = 0; i < graph->node_count && micro_batches > 1; i++) {
+    if (graph->nodes[i]->segment == SEGMENT_UPDATE) VL_TRY(emit(builder, graph->nodes[i], false));
+  }
+  return vl_ok();
+}
+
 Status vl_schedule_build(const Program *program, Schedule **out) {
   Builder builder = {.program = program, .graph = program->graph};
   builder.schedule = vl_allocate(sizeof *builder.schedule);
   builder.schedule->arena = vl_arena_create();
   prepare(&builder);
-  Status status = vl_ok();
-  for (int32_t i = 0; i < program->graph->node_count && status.code == VL_OK; i++) {
-    status = emit(&builder, program->graph->nodes[i], false);
-  }
+  Status status = emit_step(&builder);
   if (status.code == VL_OK) find_lifetimes(&builder);
   free(builder.first_pass);
+  free(builder.summed);
   free(builder.passes);
   free(builder.recomputed);
   free(builder.replay);

@@ -63,7 +63,7 @@ static Status join(const char *recipe, const char *item, char joined[VL_RECIPE_B
   Recipe parsed;
   VL_TRY(vl_recipe_parse(text, &parsed));
   vl_recipe_format(&parsed, joined, VL_RECIPE_BYTES);
-  *preserves = vl_recipe_preserves(&parsed);
+  *preserves = vl_recipe_preserves(&parsed, NULL);
   return vl_ok();
 }
 

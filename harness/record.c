@@ -198,7 +198,7 @@ json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, cons
   snprintf(result->error, sizeof result->error, "%s", error);
   snprintf(result->stack, sizeof result->stack, "%s", recipe.stack_vramlab ? "vramlab" : "pytorch");
   snprintf(result->preserves, sizeof result->preserves, "%s",
-           vl_preserves_name(vl_recipe_preserves(&recipe)));
+           vl_preserves_name(vl_recipe_preserves(&recipe, NULL)));
   snprintf(result->provenance, sizeof result->provenance, "%s", predicted ? "predicted" : "measured");
   result->device.predicts = predicted;
   result->device.memory_bytes = -1;

@@ -45,6 +45,8 @@ typedef struct Optimization {
   /* Optional: what the pass has to do with the gradients of a training program. Called right after
    * differentiation, whatever the phase, before anything is in place. */
   Status (*apply_to_gradients)(Program *program, const char *value, const Target *target);
+  /* Optional: what it promises of this program, where that depends on it. */
+  Preserves (*preserves_in)(const Program *program, const char *value);
 } Optimization;
 
 const Optimization *vl_optimization_find(const char *name); /* by name only */
@@ -72,8 +74,9 @@ Status vl_recipe_parse(const char *text, Recipe *recipe) VL_CHECKED;
 void vl_recipe_format(const Recipe *recipe, char *text, size_t size);
 /* The value of a key, NULL when the recipe does not have it. */
 const char *vl_recipe_value(const Recipe *recipe, const char *key);
-/* The weakest promise of its items: what the recipe's results are against the baseline. */
-Preserves vl_recipe_preserves(const Recipe *recipe);
+/* The weakest promise of its items: what the recipe's results are against the baseline. program: NULL when it
+ * is not known, else one the recipe was applied to. */
+Preserves vl_recipe_preserves(const Recipe *recipe, const Program *program);
 
 /* Runs the recipe over a forward program in phase order, differentiating and adding updates in between
  * (training programs), and leaves it ready to be compiled by the engine. */

@@ -121,11 +121,14 @@ void vl_recipe_format(const Recipe *recipe, char *text, size_t size) {
   if (used == 0) snprintf(text, size, "baseline");
 }
 
-Preserves vl_recipe_preserves(const Recipe *recipe) {
+Preserves vl_recipe_preserves(const Recipe *recipe, const Program *program) {
   Preserves weakest = PRESERVES_BITWISE;
   for (int32_t i = 0; i < recipe->count; i++) {
-    if (recipe->items[i].optimization->preserves > weakest)
-      weakest = recipe->items[i].optimization->preserves;
+    const Optimization *optimization = recipe->items[i].optimization;
+    Preserves promise = optimization->preserves;
+    if (program && optimization->preserves_in)
+      promise = optimization->preserves_in(program, recipe->items[i].value);
+    if (promise > weakest) weakest = promise;
   }
   return weakest;
 }

@@ -97,12 +97,12 @@ static Status prepare(CpuDevice *device, Kernel *kernel) {
 
 static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                      uintptr_t workspace, const LaunchContext *context) {
-  (void)context;
   VectorArray logits = vector_input(kernel, inputs, 0);
   const int32_t *labels = (const int32_t *)inputs[1];
   float *loss = vector_output(kernel, outputs, 0).address, *log_p = vector_output(kernel, outputs, 1).address;
   int64_t rows = kernel->node->inputs[0]->shape[0], width = kernel->node->inputs[0]->shape[1], counted;
   VL_TRY(count_rows(kernel, labels, rows, width, &counted));
+  if (context->counted_rows > 0) counted = context->counted_rows;
   double *losses = (double *)workspace, sum = 0.0;
   int32_t wanted = vector_threads(kernel, 4 * rows * width);
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
@@ -143,12 +143,12 @@ static Status backward_prepare(CpuDevice *device, Kernel *kernel) {
 static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                               uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
-  (void)context;
   const float *log_p = (const float *)inputs[1];
   const int32_t *labels = (const int32_t *)inputs[2];
   float *dlogits = (float *)outputs[0];
   int64_t rows = kernel->node->inputs[1]->shape[0], width = kernel->node->inputs[1]->shape[1], counted;
   VL_TRY(count_rows(kernel, labels, rows, width, &counted));
+  if (context->counted_rows > 0) counted = context->counted_rows;
   float factor = *(const float *)inputs[0] / (float)counted; /* unused when none counts */
   int32_t wanted = vector_threads(kernel, 4 * rows * width);
 #pragma omp parallel num_threads(wanted) if (wanted > 1)

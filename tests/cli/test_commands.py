@@ -35,6 +35,16 @@ class Cells(ProgramTest):
         self.assertIsNone(planned["samples_per_s"])
         self.assertIn("samples_per_s", planned["null_reasons"])
 
+    def test_accumulation_divides_the_batch(self):
+        bert = ["--case", "bert-base", "--set", "sequence=16", "--set", "layers=1", "--set", "hidden=32", "--set", "heads=4",
+                "--set", "vocabulary=61", "--steps", "2"]
+        divided = strict_json(self.run_program("run", *bert, "--batch", "6", "--recipe", "accumulate=3", "--json").stdout)
+        self.assertEqual([divided[key] for key in ("micro_batch", "accumulate", "global_batch")], [2, 3, 6])
+        self.assertAlmostEqual(divided["samples_per_s"], 6 / divided["step_s"])
+        both = strict_json(self.run_program("plan", *bert, "--batch", "6", "--micro-batch", "2", "--json").stdout)
+        self.assertEqual((both["recipe"], both["peak_allocated_bytes"]), ("accumulate=3", divided["peak_allocated_bytes"]))
+        self.refuses("run", *bert, "--batch", "5", "--recipe", "accumulate=3", says="--batch 5 does not divide into accumulate=3")
+
     def test_capacity_too_small_is_a_result_with_its_numbers(self):
         done = self.run_program("run", *SMALL, "--capacity", "250MiB", "--json", code=1)
         record = strict_json(done.stdout)

@@ -22,6 +22,11 @@ void job_device_open(const char *name, Device **device) {
   require_ok(status);
 }
 
+static Status synthesize(void *context, Inputs *inputs, int64_t first_sample) {
+  const Run *run = context;
+  return vl_inputs_synthesize(inputs, run->seed, run->step, first_sample);
+}
+
 void job_open(Job *job, const char *device, Program *program, const char *recipe_text, uint64_t seed,
               int64_t capacity_bytes) {
   *job = (Job){0};
@@ -44,7 +49,9 @@ void job_open(Job *job, const char *device, Program *program, const char *recipe
                    .heap = job->heap,
                    .tracker = job->tracker,
                    .device = job->device,
-                   .seed = seed};
+                   .seed = seed,
+                   .fill = synthesize,
+                   .fill_context = &job->run};
 }
 
 void job_close(Job *job) {

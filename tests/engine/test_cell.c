@@ -70,6 +70,10 @@ static void bad_specifications_are_refused(void **state) {
   spec.warmup = 0;
   assert_refused(&spec, "warmup is 0");
   spec = small_spec();
+  spec.inference = true;
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=2");
+  assert_refused(&spec, "accumulate=2 with inference");
+  spec = small_spec();
   spec.capacity_bytes = -1;
   assert_refused(&spec, "capacity");
   spec = small_spec();
@@ -156,6 +160,42 @@ static void equal_specifications_give_equal_losses(void **state) {
   vl_cell_result_clear(&second);
   vl_cell_result_clear(&recomputed);
   vl_cell_result_clear(&reseeded);
+}
+
+/* Four micro-batches of two against a batch of eight: losses of all samples, the same masks, one update a
+ * step. The losses are rounded to f32 where they are added up. */
+static void accumulated_steps_are_those_of_the_batch(void **state) {
+  (void)state;
+  CellSpec spec;
+  vl_cell_spec_init(&spec);
+  snprintf(spec.case_name, sizeof spec.case_name, "bert-base");
+  static const char *const settings[] = {"sequence=16", "layers=1", "hidden=32", "heads=4", "vocabulary=61"};
+  for (spec.setting_count = 0; spec.setting_count < 5; spec.setting_count++)
+    snprintf(spec.settings[spec.setting_count], VL_NAME_BYTES, "%s", settings[spec.setting_count]);
+  spec.threads = 2;
+  spec.steps = 2;
+  spec.micro_batch = 8;
+  CellResult whole = run(&spec);
+  spec.micro_batch = 2;
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=4");
+  CellResult parts = run(&spec);
+  assert_string_equal(parts.preserves, "tolerance");
+  assert_int_equal(parts.micro_batch, 2);
+  assert_int_equal(parts.accumulate, 4);
+  assert_int_equal(parts.global_batch, 8);
+  assert_int_equal(parts.loss_count, 3);
+  for (int32_t i = 0; i < 3; i++)
+    assert_true(fabs(parts.losses[i] - whole.losses[i]) <= 1e-6 * whole.losses[i]);
+  assert_true(parts.flops_per_step > whole.flops_per_step); /* by the additions */
+  assert_true(parts.peak_by_category[MEMORY_ACTIVATION] < whole.peak_by_category[MEMORY_ACTIVATION]);
+  vl_cell_result_clear(&parts);
+  vl_cell_result_clear(&whole);
+  spec = small_spec();
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=2");
+  CellResult normalised = run(&spec);
+  assert_string_equal(normalised.preserves, "different-model");
+  assert_int_equal(normalised.global_batch, 4);
+  vl_cell_result_clear(&normalised);
 }
 
 /* Weights take 94 MB and momentum as much again. */
@@ -348,6 +388,7 @@ int main(void) {
       cmocka_unit_test(more_segments_than_blocks_are_refused_d5),
       cmocka_unit_test(figures_agree_with_each_other_a5),
       cmocka_unit_test(equal_specifications_give_equal_losses),
+      cmocka_unit_test(accumulated_steps_are_those_of_the_batch),
       cmocka_unit_test(running_out_of_memory_is_a_result_f1),
       cmocka_unit_test(divergence_is_a_result),
       cmocka_unit_test(a_request_to_stop_ends_after_the_step),

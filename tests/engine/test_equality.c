@@ -86,6 +86,7 @@ static void assert_same_results(Build build, const char *base, const char *const
 
 static const char *const of_baseline[] = {
     "baseline",
+    "accumulate=1",
     "inplace=all",
     "pool-index=u8",
     "checkpoint=1",
@@ -118,6 +119,20 @@ static const char *const of_amp_vramlab[] = {
     "stack=vramlab amp=bf16 checkpoint=2",
     "stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward",
 };
+
+static const char *const of_accumulation[] = {
+    "accumulate=3",
+    "accumulate=3 inplace=all pool-index=u8",
+    "accumulate=3 checkpoint=1",
+    "accumulate=3 checkpoint=segments:2 recompute=norm inplace=all",
+};
+
+/* What else a recipe does leaves the sums as they are. */
+static void results_are_bitwise_equal_within_accumulation(void **state) {
+  (void)state;
+  assert_same_results(build_small_dropout, "accumulate=3", of_accumulation, COUNT(of_accumulation));
+  assert_same_results(build_small_adamw, "accumulate=3", of_accumulation, COUNT(of_accumulation));
+}
 
 static void results_are_bitwise_equal_to_the_baseline_d3(void **state) {
   (void)state;
@@ -216,6 +231,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(results_are_bitwise_equal_with_dropout_d1),
       cmocka_unit_test(results_are_bitwise_equal_with_adamw),
       cmocka_unit_test(results_are_bitwise_equal_with_a_tied_table),
+      cmocka_unit_test(results_are_bitwise_equal_within_accumulation),
       cmocka_unit_test(results_are_bitwise_equal_within_our_stack),
       cmocka_unit_test(results_are_bitwise_equal_within_mixed_precision),
       cmocka_unit_test(resnet50_is_bitwise_equal),

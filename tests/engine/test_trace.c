@@ -78,6 +78,12 @@ static void everything_is_planned_event_for_event(void **state) {
   assert_plan_is_what_happens("stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward");
 }
 
+static void accumulation_is_planned_event_for_event(void **state) {
+  (void)state;
+  assert_plan_is_what_happens("accumulate=3");
+  assert_plan_is_what_happens("stack=vramlab amp=bf16 accumulate=2 checkpoint=2 recompute=norm");
+}
+
 /* The same through the cell, as `run` and `plan` do: the last step's timeline and every planned figure. */
 static void cells_agree_on_memory(void **state) {
   (void)state;
@@ -85,7 +91,7 @@ static void cells_agree_on_memory(void **state) {
   CellResult measured, planned;
   vl_cell_spec_init(&spec);
   snprintf(spec.case_name, sizeof spec.case_name, "resnet50");
-  snprintf(spec.recipe, sizeof spec.recipe, "checkpoint=2");
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=2 checkpoint=2");
   snprintf(spec.settings[0], sizeof spec.settings[0], "size=64");
   spec.setting_count = 1;
   spec.micro_batch = 2;
@@ -130,6 +136,7 @@ int main(void) {
       cmocka_unit_test(mixed_precision_is_planned_event_for_event),
       cmocka_unit_test(our_stack_is_planned_event_for_event),
       cmocka_unit_test(everything_is_planned_event_for_event),
+      cmocka_unit_test(accumulation_is_planned_event_for_event),
       cmocka_unit_test(cells_agree_on_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

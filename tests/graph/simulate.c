@@ -11,8 +11,10 @@
 typedef struct Machine {
   const Program *program;
   const Schedule *schedule;
-  uint64_t *expected; /* by tensor id: what the graph says */
-  uint64_t *content;  /* by buffer: what lies there */
+  uint64_t *expected; /* by tensor id: what the graph says in this micro-batch */
+  uint64_t *before;   /* the same in the one before */
+  int32_t micro_batch;
+  uint64_t *content; /* by buffer: what lies there */
   bool *held, *obtained, *read;
   int32_t *first_write, *last_touch; /* by buffer */
 } Machine;
@@ -31,18 +33,42 @@ static bool is_free_view(const Node *node) {
   return node->op->is_view && node->outputs[0]->storage == node->inputs[0]->storage;
 }
 
-/* What each tensor is, by the graph alone: as if every node had fresh memory and ran once, in order. */
-static void evaluate_graph(Machine *machine) {
+/* From one micro-batch to the next. */
+static bool changes(const Storage *storage) {
+  return storage->role == ROLE_INPUT || storage->role == ROLE_STATISTIC;
+}
+
+static bool is_sum(const Tensor *tensor) { return tensor->producer && tensor->producer->accumulates; }
+
+/* What each tensor is, by the graph alone: as if every node had fresh memory and ran once a micro-batch, in
+ * order. A new micro-batch: other inputs, so that whatever is made from them is another value. Its sums begin
+ * with the first one's values and go on from those of the micro-batch before. */
+static void evaluate_graph(Machine *machine, int32_t micro_batch) {
   const Graph *graph = machine->program->graph;
+  memcpy(machine->before, machine->expected, (size_t)graph->tensor_count * sizeof *machine->before);
+  machine->micro_batch = micro_batch;
   for (int32_t i = 0; i < graph->tensor_count; i++) {
     const Tensor *tensor = graph->tensors[i];
-    if (!tensor->producer) machine->expected[i] = vl_hash_text(vl_hash_start, tensor->name);
+    if (tensor->producer) continue;
+    uint64_t name = vl_hash_text(vl_hash_start, tensor->name);
+    machine->expected[i] =
+        changes(tensor->storage) ? vl_hash_bytes(name, &micro_batch, sizeof micro_batch) : name;
+  }
+  for (int32_t i = 0; i < machine->schedule->buffer_count; i++) {
+    const Storage *storage = machine->schedule->buffers[i].storage;
+    if (changes(storage)) machine->content[i] = machine->expected[storage->root->id];
   }
   for (int32_t i = 0; i < graph->node_count; i++) {
     const Node *node = graph->nodes[i];
     uint64_t inputs[VL_MAX_INPUTS] = {0};
     for (int32_t k = 0; k < node->input_count; k++) {
       if (node->inputs[k]) inputs[k] = machine->expected[node->inputs[k]->id];
+    }
+    if (node->accumulates) {
+      uint64_t *sum = &machine->expected[node->outputs[0]->id];
+      inputs[0] = machine->before[node->outputs[0]->id];
+      *sum = micro_batch == 0 ? inputs[1] : value_of(node, 0, inputs);
+      continue;
     }
     for (int32_t k = 0; k < node->output_count; k++) {
       if (!node->outputs[k]) continue;
@@ -62,7 +88,7 @@ static void obtain(Machine *machine, int32_t at, int32_t id) {
 }
 
 static bool needed_after_step(const Program *program, const Buffer *buffer) {
-  if (buffer->pass != 0) return false;
+  if (buffer->pass != 0 || buffer->micro_batch != 0) return false;
   bool loss = program->loss && buffer->storage == program->loss->storage;
   bool logits = !program->training && program->logits && buffer->storage == program->logits->storage;
   return loss || logits || (buffer->storage->role == ROLE_GRADIENT && !program->release_gradients);
@@ -92,7 +118,10 @@ static void launch(Machine *machine, int32_t at) {
     assert_ptr_equal(buffer->storage, tensor->storage);
     if (!machine->held[id])
       fail_msg("%s in %s reads %s, which is not held", node->op->name, node->scope, tensor->name);
-    if (machine->content[id] != machine->expected[tensor->id]) {
+    bool so_far = node->accumulates && k == 0;
+    uint64_t expected = so_far ? machine->before[node->outputs[0]->id] : machine->expected[tensor->id];
+    if (so_far || is_sum(tensor)) assert_int_equal(buffer->micro_batch, 0);
+    if (machine->content[id] != expected) {
       fail_msg("%s in %s (instance %d) reads %s and finds another value", node->op->name, node->scope, at,
                tensor->name);
     }
@@ -131,13 +160,14 @@ static void start(Machine *machine) {
   const Schedule *schedule = machine->schedule;
   size_t buffers = (size_t)schedule->buffer_count + 1;
   machine->expected = vl_allocate(((size_t)machine->program->graph->tensor_count + 1) * sizeof(uint64_t));
+  machine->before = vl_allocate(((size_t)machine->program->graph->tensor_count + 1) * sizeof(uint64_t));
   machine->content = vl_allocate(buffers * sizeof(uint64_t));
   machine->held = vl_allocate(buffers);
   machine->obtained = vl_allocate(buffers);
   machine->read = vl_allocate(buffers);
   machine->first_write = vl_allocate(buffers * sizeof(int32_t));
   machine->last_touch = vl_allocate(buffers * sizeof(int32_t));
-  evaluate_graph(machine);
+  evaluate_graph(machine, 0);
   find_touches(machine);
   for (int32_t i = 0; i < schedule->buffer_count; i++) {
     const Storage *storage = schedule->buffers[i].storage;
@@ -178,6 +208,10 @@ void simulate_schedule(const Program *program, const Schedule *schedule, Simulat
   int64_t held = 0;
   for (int32_t at = 0; at < schedule->instance_count; at++) {
     const Instance *instance = &schedule->instances[at];
+    if (instance->micro_batch != machine.micro_batch) {
+      assert_int_equal(instance->micro_batch, machine.micro_batch + 1);
+      evaluate_graph(&machine, instance->micro_batch);
+    }
     for (int32_t i = 0; i < instance->obtain_count; i++) {
       obtain(&machine, at, instance->obtain[i]);
       const Storage *storage = schedule->buffers[instance->obtain[i]].storage;
@@ -192,8 +226,10 @@ void simulate_schedule(const Program *program, const Schedule *schedule, Simulat
     }
     simulation->held_bytes[at] = held;
   }
+  assert_int_equal(machine.micro_batch, program->accumulate - 1);
   finish(&machine);
   free(machine.expected);
+  free(machine.before);
   free(machine.content);
   free(machine.held);
   free(machine.obtained);

@@ -67,8 +67,8 @@ static void reading_is_the_inverse_of_writing(void **state) {
   Program program;
   expect_ok(build_every_op(&program));
   program.graph->nodes[3]->checkpoint_segment = 2;
-  program.graph->nodes[4]->recompute_on_use = true;
   normalise_a_gradients_input(program.graph);
+  program.graph->nodes[4]->recompute_on_use = program.graph->nodes[5]->accumulates = true;
   char *text = write_text(program.graph);
   Graph *graph;
   expect_ok(vl_graph_read_json(text, strlen(text), &graph));
@@ -82,6 +82,7 @@ static void reading_is_the_inverse_of_writing(void **state) {
     assert_int_equal(a->inplace_hint, b->inplace_hint);
     assert_int_equal(a->checkpoint_segment, b->checkpoint_segment);
     assert_int_equal(a->recompute_on_use, b->recompute_on_use);
+    assert_int_equal(a->accumulates, b->accumulates);
     assert_string_equal(a->scope, b->scope);
   }
   assert_int_equal(vl_graph_parameter_count(graph), vl_graph_parameter_count(program.graph));

@@ -36,6 +36,9 @@ static const char *const recipes[] = {
     "amp=bf16 weights=on-use checkpoint=1",
     "stack=vramlab",
     "stack=vramlab recompute=norm",
+    "accumulate=2",
+    "accumulate=3 inplace=all checkpoint=1 recompute=norm",
+    "stack=vramlab amp=bf16 accumulate=2 checkpoint=2 recompute=norm",
     "stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward",
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
@@ -103,6 +106,75 @@ static void evaluation_holds_the_logits_only(void **state) {
     vl_schedule_destroy(&schedule);
     vl_program_destroy(&program);
   }
+}
+
+/* ---- Accumulation --------------------------------------------------------------------------------------------- */
+
+static int32_t launches_of_segment(const Schedule *schedule, Segment segment) {
+  int32_t launches = 0;
+  for (int32_t i = 0; i < schedule->instance_count; i++)
+    launches += schedule->instances[i].node->segment == segment;
+  return launches;
+}
+
+/* Each micro-batch runs what a step without accumulation does, all but the first add their gradients and the
+ * loss to the sums, and the update comes once, at the end. */
+static void accumulation_repeats_all_but_the_update(void **state) {
+  (void)state;
+  enum { MICRO_BATCHES = 4 };
+  Program plain, program;
+  Schedule *once = NULL, *schedule = NULL;
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &plain);
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  apply_recipe("baseline", &plain);
+  apply_recipe("accumulate=4", &program);
+  require_ok(vl_schedule_build(&plain, &once));
+  require_ok(vl_schedule_build(&program, &schedule));
+  int32_t updates = launches_of_segment(once, SEGMENT_UPDATE);
+  assert_int_equal(updates, plain.gradient_count);
+  assert_int_equal(schedule->instance_count, MICRO_BATCHES * (once->instance_count - updates) +
+                                                 (MICRO_BATCHES - 1) * (program.gradient_count + 1) +
+                                                 updates);
+  for (int32_t i = 0; i < updates; i++) {
+    const Instance *instance = &schedule->instances[schedule->instance_count - 1 - i];
+    assert_int_equal(instance->node->segment, SEGMENT_UPDATE);
+  }
+  Simulation one, four;
+  simulate_schedule(&plain, once, &one);
+  simulate_schedule(&program, schedule, &four);
+  assert_int_equal(one.peak_bytes, four.peak_bytes); /* activations of one micro-batch at a time */
+  simulation_free(&one);
+  simulation_free(&four);
+  vl_schedule_destroy(&once);
+  vl_schedule_destroy(&schedule);
+  vl_program_destroy(&plain);
+  vl_program_destroy(&program);
+}
+
+/* One set of gradients lives through the step; of a later micro-batch there is one gradient at a time. */
+static void gradients_add_up_in_place(void **state) {
+  (void)state;
+  Program program;
+  Schedule *schedule = NULL;
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  apply_recipe("accumulate=3", &program);
+  require_ok(vl_schedule_build(&program, &schedule));
+  int32_t held_later = 0;
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    for (int32_t i = 0; i < instance->obtain_count; i++) {
+      const Buffer *buffer = &schedule->buffers[instance->obtain[i]];
+      held_later += buffer->storage->role == ROLE_GRADIENT && buffer->micro_batch > 0;
+    }
+    assert_true(held_later <= 2); /* batch norm makes those of weight and bias at once */
+    for (int32_t i = 0; i < instance->release_count; i++) {
+      const Buffer *buffer = &schedule->buffers[instance->release[i]];
+      held_later -= buffer->storage->role == ROLE_GRADIENT && buffer->micro_batch > 0;
+    }
+  }
+  assert_int_equal(held_later, 0);
+  vl_schedule_destroy(&schedule);
+  vl_program_destroy(&program);
 }
 
 /* ---- Fault case D4 ------------------------------------------------------------------------------------------- */
@@ -267,6 +339,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_recipe_is_sound_on_bottlenecks),
       cmocka_unit_test(every_recipe_is_sound_on_every_case),
+      cmocka_unit_test(accumulation_repeats_all_but_the_update),
+      cmocka_unit_test(gradients_add_up_in_place),
       cmocka_unit_test(evaluation_holds_the_logits_only),
       cmocka_unit_test(checkpointing_frees_each_layer_d4),
       cmocka_unit_test(fifteen_layers_run_again_d4),

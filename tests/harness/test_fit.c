@@ -156,7 +156,7 @@ static void own_ladder_is_in_order(void **state) {
     Recipe recipe;
     assert_int_equal(vl_recipe_parse(own[i].item, &recipe).code, VL_OK);
     assert_true(strlen(vl_fit_turn_on(&own[i])) > 0);
-    assert_true(vl_recipe_preserves(&recipe) != PRESERVES_DIFFERENT_MODEL);
+    assert_true(vl_recipe_preserves(&recipe, NULL) != PRESERVES_DIFFERENT_MODEL);
     if (strncmp(own[i].item, "checkpoint", 10) == 0 && recompute < 0) recompute = i;
     if (strncmp(own[i].item, "stack", 5) == 0) stack = i;
     if (strcmp(own[i].item, "amp=bf16") == 0) assert_true(recompute < 0);

@@ -552,6 +552,40 @@ static void checkpoint_refuses_more_segments_than_blocks_d5(void **state) {
   vl_program_destroy(&program);
 }
 
+static void assert_unsupported(Program *program, const char *recipe, const char *reason) {
+  Status status = apply_recipe(recipe, program);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  if (!strstr(status.message, reason)) fail_msg("'%s' does not say '%s'", status.message, reason);
+  vl_program_destroy(program);
+}
+
+static void accumulation_says_why_not(void **state) {
+  (void)state;
+  Program program;
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  assert_unsupported(&program, "accumulate=2 update=in-backward", "complete only after the last micro-batch");
+  network_tied(&program); /* a label a token: samples are not the leading dimension */
+  assert_unsupported(&program, "accumulate=2", "do not agree on a number of samples");
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  require_ok(vl_apply(program.graph, "relu", NULL, &program.loss, 1, &program.loss));
+  assert_unsupported(&program, "accumulate=2", "is made by relu; only sums of softmax_cross_entropy");
+}
+
+/* Evaluation has nothing to add up, and one micro-batch is the batch. */
+static void accumulation_leaves_alone_what_has_no_parts(void **state) {
+  (void)state;
+  static const char *const recipes[] = {"accumulate=4", "accumulate=1"};
+  for (int32_t training = 0; training < 2; training++) {
+    Program program;
+    network_bottlenecks(&(NetOptions){.batch = 2, .size = 16, .evaluation = training == 0}, &program);
+    require_ok(apply_recipe(recipes[training], &program));
+    assert_int_equal(program.accumulate, 1);
+    for (int32_t i = 0; i < program.graph->node_count; i++)
+      assert_false(program.graph->nodes[i]->accumulates);
+    vl_program_destroy(&program);
+  }
+}
+
 static void checkpoint_needs_blocks(void **state) {
   (void)state;
   Program program;
@@ -739,6 +773,8 @@ int main(void) {
       cmocka_unit_test(updates_move_to_where_the_gradient_is_complete),
       cmocka_unit_test(updates_in_backward_say_why_not),
       cmocka_unit_test(checkpoint_refuses_more_segments_than_blocks_d5),
+      cmocka_unit_test(accumulation_says_why_not),
+      cmocka_unit_test(accumulation_leaves_alone_what_has_no_parts),
       cmocka_unit_test(checkpoint_needs_blocks),
       cmocka_unit_test(one_segment_repeats_nothing),
       cmocka_unit_test(boundaries_are_kept_behind_views),

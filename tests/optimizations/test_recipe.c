@@ -75,6 +75,10 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("checkpoint=0", "checkpoint", "0");
   assert_refused("checkpoint=04", "checkpoint=04", "leading zeros"); /* one text for one recipe */
   assert_refused("checkpoint=segments:003", "segments:003", "leading zeros");
+  assert_refused("accumulate=0", "accumulate", "0");
+  assert_refused("accumulate=02", "accumulate=02", "leading zeros");
+  assert_refused("accumulate=65537", "accumulate", "65536");
+  assert_refused("accumulate=half", "accumulate", "half");
   assert_refused("checkpoint=-1", "checkpoint", "-1");
   assert_refused("checkpoint=2x", "checkpoint", "2x");
   assert_refused("checkpoint=segments:0", "checkpoint", "0");
@@ -123,7 +127,7 @@ static void the_weakest_promise_counts(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Recipe recipe;
     require_ok(vl_recipe_parse(cases[i].recipe, &recipe));
-    assert_int_equal(vl_recipe_preserves(&recipe), cases[i].preserves);
+    assert_int_equal(vl_recipe_preserves(&recipe, NULL), cases[i].preserves);
   }
 }
 

@@ -42,8 +42,9 @@ static void matmul(const Node *node, const Arrays *arrays) {
   }
 }
 
-/* Rows that a loss counts. */
-static double counted_rows(const double *labels, int64_t rows) {
+/* Rows that a loss counts, of the whole step. */
+static double counted_rows(const LaunchContext *context, const double *labels, int64_t rows) {
+  if (context->counted_rows > 0) return (double)context->counted_rows;
   double counted = 0.0;
   for (int64_t r = 0; r < rows; r++)
     counted += labels[r] != (double)VL_IGNORED_LABEL;
@@ -110,12 +111,12 @@ static void softmax_cross_entropy(const Node *node, const Arrays *arrays) {
     for (int64_t c = 0; c < classes; c++)
       arrays->outputs[1][r * classes + c] = logits[c] - shift;
   }
-  arrays->outputs[0][0] = loss / counted_rows(arrays->inputs[1], rows);
+  arrays->outputs[0][0] = loss / counted_rows(arrays->context, arrays->inputs[1], rows);
 }
 
 static void softmax_cross_entropy_backward(const Node *node, const Arrays *arrays) {
   int64_t rows = node->inputs[1]->shape[0], classes = node->inputs[1]->shape[1];
-  double weight = arrays->inputs[0][0] / counted_rows(arrays->inputs[2], rows);
+  double weight = arrays->inputs[0][0] / counted_rows(arrays->context, arrays->inputs[2], rows);
   for (int64_t r = 0; r < rows; r++) {
     int64_t label = (int64_t)arrays->inputs[2][r];
     for (int64_t c = 0; c < classes; c++) {

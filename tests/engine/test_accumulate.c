@@ -1,0 +1,330 @@
+/* Accumulation: n micro-batches give the loss, the gradients and the weights of the batch they divide, with
+ * dropout on and however many labels count in each. The reference device computes in double, so only the
+ * order of sums differs there.
+ *
+ * usage: test_engine_accumulate [DEVICE] */
+#include "tests/engine/job.h"
+#include "tests/graph/networks.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SEED = 5, BATCH = 8 };
+static const char *device_name = "reference";
+
+/* ---- BERT in small, dropout on ------------------------------------------------------------------------------- */
+
+typedef struct Values {
+  const char *name;
+  double *at;
+  int64_t count;
+} Values;
+
+typedef struct Sums {
+  Job job; /* owns the names */
+  bool doubles;
+  Values *items;
+  int32_t count;
+  double loss;
+} Sums;
+
+static Values *entry(Sums *sums, const char *name, int64_t count) {
+  for (int32_t i = 0; i < sums->count; i++) {
+    if (strcmp(sums->items[i].name, name) == 0) return &sums->items[i];
+  }
+  sums->items = vl_reallocate(sums->items, (size_t)(sums->count + 1) * sizeof *sums->items);
+  Values *added = &sums->items[sums->count++];
+  *added = (Values){name, vl_allocate((size_t)count * sizeof(double)), count};
+  return added;
+}
+
+/* What a gradient or the loss was written last: with accumulation the sum. */
+static void take(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs) {
+  Sums *sums = context;
+  const Storage *loss = vl_executable_program(run->executable)->loss->storage;
+  for (int32_t i = 0; i < instance->node->output_count; i++) {
+    const Tensor *output = instance->node->outputs[i];
+    if (!output || (output->storage->role != ROLE_GRADIENT && output->storage != loss)) continue;
+    const char *name = output->storage == loss ? "loss" : output->storage->name;
+    Values *values = entry(sums, name, output->storage->elements);
+    if (sums->doubles) {
+      memcpy(values->at, (const void *)outputs[i], (size_t)values->count * sizeof(double));
+      continue;
+    }
+    float *host = vl_allocate((size_t)values->count * sizeof *host);
+    require_ok(run->device->interface->download(run->device, output->storage, outputs[i], host));
+    for (int64_t e = 0; e < values->count; e++)
+      values->at[e] = (double)host[e];
+    free(host);
+  }
+}
+
+static void run_bert(const char *device, int64_t micro_batch, const char *recipe, Sums *sums) {
+  const Case *bert = vl_case_find("bert-base");
+  const char *settings[] = {"sequence=16", "layers=2", "hidden=32", "heads=4", "vocabulary=61"};
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  Program program;
+  *sums = (Sums){.doubles = strcmp(device, "reference") == 0};
+  require_ok(vl_case_arguments(bert, micro_batch, settings, 5, values));
+  require_ok(bert->build(values, true, &program));
+  job_open(&sums->job, device, &program, recipe, SEED, 0);
+  sums->job.run.observe = take;
+  sums->job.run.observe_context = sums;
+  sums->loss = job_step(&sums->job, 0);
+}
+
+static void sums_clear(Sums *sums) {
+  for (int32_t i = 0; i < sums->count; i++)
+    free(sums->items[i].at);
+  free(sums->items);
+  job_close(&sums->job);
+}
+
+static double distance(const Values *a, const Values *b) {
+  double square = 0.0;
+  for (int64_t e = 0; e < a->count; e++) {
+    double difference = a->at[e] - (b ? b->at[e] : 0.0);
+    square += difference * difference;
+  }
+  return sqrt(square);
+}
+
+static const Values *same_in(Sums *sums, const Values *values) {
+  for (int32_t i = 0; i < sums->count; i++) {
+    if (strcmp(sums->items[i].name, values->name) == 0) return &sums->items[i];
+  }
+  fail_msg("%s is missing", values->name);
+  return NULL;
+}
+
+static const struct {
+  int64_t micro_batch;
+  const char *recipe;
+} divisions[] = {{4, "accumulate=2"},
+                 {2, "accumulate=4"},
+                 {1, "accumulate=8"},
+                 {2, "accumulate=4 checkpoint=1 inplace=all"}};
+
+/* In double: 1e-12 of a tensor's norm. In f32 both are away from the truth by roundings of the same kernels,
+ * whose sums run in another order: the errors of the parts are of the whole's size, within a factor of 4, and
+ * each of the n - 1 additions rounds once more, by at most 2^-24 of what is added up. */
+static void micro_batches_give_the_batch(void **state) {
+  (void)state;
+  Sums truth, whole;
+  run_bert("reference", BATCH, "baseline", &truth);
+  run_bert(device_name, BATCH, "baseline", &whole);
+  double worst = 0.0;
+  for (size_t d = 0; d < sizeof divisions / sizeof *divisions; d++) {
+    Sums parts;
+    run_bert(device_name, divisions[d].micro_batch, divisions[d].recipe, &parts);
+    assert_int_equal(parts.count, truth.count);
+    for (int32_t i = 0; i < truth.count; i++) {
+      const Values *right = &truth.items[i], *sum = same_in(&parts, right);
+      double norm = distance(right, NULL), error = distance(sum, right);
+      double bound = whole.doubles ? 1e-12 * norm
+                                   : 4.0 * distance(same_in(&whole, right), right) + BATCH * 0x1p-24 * norm;
+      if (error > bound)
+        fail_msg("%s: %s is off by %g of %g, at most %g", divisions[d].recipe, right->name, error, norm,
+                 bound);
+      if (error > worst * bound) worst = error / bound;
+    }
+    assert_true(fabs(parts.loss - whole.loss) <= 4 * 0x1p-24 * whole.loss);
+    sums_clear(&parts);
+  }
+  print_message("the worst error is %.2g of its bound\n", worst);
+  sums_clear(&truth);
+  sums_clear(&whole);
+}
+
+/* ---- Labels that do not count --------------------------------------------------------------------------------- */
+
+enum { TOKENS = 3 };
+
+/* A sample of three tokens, scores (0, x) + p for two words; the loss of word 0 is log(1 + exp(x)). */
+static void build_tokens(Program *program) {
+  Graph *graph = vl_graph_create("tokens");
+  vl_program_init(program, graph);
+  program->training = true;
+  vl_graph_set_scope(graph, "tokens");
+  Tensor *x = vl_graph_input(graph, "x", DTYPE_F32, 3, (int64_t[]){1, TOKENS, 2}, 0);
+  Tensor *labels = vl_graph_input(graph, "labels", DTYPE_I32, 2, (int64_t[]){1, TOKENS}, 2);
+  Tensor *p = vl_graph_parameter(graph, "p", ROLE_PARAMETER, DTYPE_F32, 2, (int64_t[]){TOKENS, 2},
+                                 (Init){INIT_ZERO, 0});
+  OpParams rows = {.shape = {TOKENS, 2}, .rank = 2}, flat = {.shape = {TOKENS}, .rank = 1};
+  Node *loss;
+  require_ok(vl_apply(graph, "reshape", &rows, &x, 1, &x));
+  require_ok(vl_apply(graph, "reshape", &flat, &labels, 1, &labels));
+  require_ok(vl_apply(graph, "add", NULL, (Tensor *[]){x, p}, 2, &x));
+  require_ok(vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){x, labels}, 2, &loss));
+  program->loss = loss->outputs[0];
+}
+
+typedef struct Tokens {
+  double losses[TOKENS]; /* 0: a token that does not count */
+} Tokens;
+
+static Status write_tokens(Inputs *inputs, const Tokens *tokens) {
+  float x[TOKENS][2] = {{0}};
+  int32_t labels[TOKENS];
+  for (int32_t t = 0; t < TOKENS; t++) {
+    bool counts = tokens->losses[t] > 0.0;
+    labels[t] = counts ? 0 : VL_IGNORED_LABEL;
+    if (counts) x[t][1] = (float)log(expm1(tokens->losses[t]));
+  }
+  VL_TRY(vl_inputs_write(inputs, "x", x, sizeof x));
+  return vl_inputs_write(inputs, "labels", labels, sizeof labels);
+}
+
+static Status fill_tokens(void *context, Inputs *inputs, int64_t first_sample) {
+  const Tokens *tokens = context;
+  return write_tokens(inputs, tokens + first_sample);
+}
+
+/* A step over the micro-batches; counted < 0: not said. */
+static Status run_tokens(Job *job, Tokens *tokens, int64_t counted, StepResult *result) {
+  job->run.fill = fill_tokens;
+  job->run.fill_context = tokens;
+  require_ok(write_tokens(job->inputs, tokens));
+  if (counted >= 0) require_ok(vl_inputs_set_counted(job->inputs, "labels", counted));
+  return vl_run_step(&job->run, job->inputs, result, NULL);
+}
+
+static void gradient_of_tokens(const char *recipe, Tokens *tokens, int64_t counted, double loss,
+                               float *gradient) {
+  Program program;
+  Job job;
+  Recording gradients = {0};
+  StepResult result;
+  build_tokens(&program);
+  job_open(&job, device_name, &program, recipe, SEED, 0);
+  job_record_gradients(&job, &gradients);
+  require_ok(run_tokens(&job, tokens, counted, &result));
+  assert_true(fabs(result.loss - loss) < 1e-6);
+  assert_int_equal(recording_find(&gradients, "p.grad")->bytes, TOKENS * 2 * (int64_t)sizeof(float));
+  memcpy(gradient, recording_find(&gradients, "p.grad")->data, TOKENS * 2 * sizeof(float));
+  recording_clear(&gradients);
+  job_close(&job);
+}
+
+/* One token of loss 4, then three of loss 1: 7 / 4. The gradient of a token's score for its word is
+ * exp(-loss) - 1, over 4. */
+static void losses_are_weighted_by_tokens_b1(void **state) {
+  (void)state;
+  Tokens tokens[] = {{{4, 0, 0}}, {{1, 1, 1}}};
+  float gradient[2 * TOKENS];
+  gradient_of_tokens("accumulate=2", tokens, 4, 1.75, gradient);
+  for (int32_t t = 0; t < TOKENS; t++) {
+    double expected = (expm1(-1.0) + (t == 0 ? expm1(-4.0) : 0.0)) / 4.0;
+    assert_true(fabs((double)gradient[2 * t] - expected) < 1e-6);
+    assert_true(fabs((double)gradient[2 * t + 1] + expected) < 1e-6);
+  }
+}
+
+/* A window of 4 whose last micro-batch is missing is divided by its own three. */
+static void a_short_window_is_divided_by_its_own_count_b3(void **state) {
+  (void)state;
+  Tokens tokens[] = {{{2, 1, 3}}, {{2, 1, 3}}, {{2, 1, 3}}, {{0, 0, 0}}};
+  float one[2 * TOKENS], window[2 * TOKENS];
+  gradient_of_tokens("baseline", tokens, -1, 2.0, one);
+  gradient_of_tokens("accumulate=4", tokens, 9, 2.0, window);
+  for (int32_t i = 0; i < 2 * TOKENS; i++)
+    assert_true(fabs((double)(window[i] - one[i])) < 1e-6);
+}
+
+/* Nothing is updated by a mean over a number of labels that was not theirs. */
+static void a_wrong_count_is_refused_before_the_update(void **state) {
+  (void)state;
+  Tokens tokens[] = {{{4, 0, 0}}, {{1, 1, 1}}};
+  Program program;
+  Job job;
+  StepResult result;
+  float p[2 * TOKENS], zero[2 * TOKENS] = {0};
+  build_tokens(&program);
+  job_open(&job, device_name, &program, "accumulate=2", SEED, 0);
+  for (int64_t counted = -1; counted < 6; counted++) {
+    Status status = run_tokens(&job, tokens, counted, &result);
+    require_ok(vl_state_read(job.state, "p", p, sizeof p));
+    if (counted == 4) {
+      assert_int_equal(status.code, VL_OK);
+      assert_memory_not_equal(p, zero, sizeof p);
+      require_ok(vl_state_write(job.state, "p", zero, sizeof zero));
+      continue;
+    }
+    assert_int_equal(status.code, VL_INVALID);
+    assert_non_null(strstr(status.message, "labels: 4 labels count in the step's 2 micro-batches, not"));
+    assert_memory_equal(p, zero, sizeof p);
+  }
+  job.run.fill = NULL;
+  Status status = vl_run_step(&job.run, job.inputs, &result, NULL);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "accumulate=2"));
+  job_close(&job);
+}
+
+/* ---- Batch norm ------------------------------------------------------------------------------------------------- */
+
+static void build_norm(int64_t batch, Program *program) {
+  Graph *graph = vl_graph_create("norm");
+  vl_program_init(program, graph);
+  program->training = true;
+  vl_graph_set_scope(graph, "bn");
+  Tensor *x = vl_graph_input(graph, "x", DTYPE_F32, 4, (int64_t[]){batch, 1, 1, 1}, 0);
+  Tensor *labels = vl_graph_input(graph, "labels", DTYPE_I32, 1, &batch, 1);
+  OpParams rows = {.shape = {batch, 1}, .rank = 2};
+  Node *loss;
+  require_ok(vl_batch_norm(graph, x, true, 1e-5, 0.1, &x));
+  require_ok(vl_apply(graph, "reshape", &rows, &x, 1, &x));
+  require_ok(vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){x, labels}, 2, &loss));
+  program->loss = loss->outputs[0];
+}
+
+static Status fill_norm(void *context, Inputs *inputs, int64_t first_sample) {
+  const float *values = context;
+  return vl_inputs_write(inputs, "x", values + first_sample, 2 * (int64_t)sizeof *values);
+}
+
+static void running_mean_of(int64_t batch, const char *recipe, Preserves promised, double expected) {
+  static float values[] = {0, 2, 4, 6};
+  Program program;
+  Recipe parsed;
+  Job job;
+  StepResult result;
+  float mean = 0.0F;
+  build_norm(batch, &program);
+  job_open(&job, device_name, &program, recipe, SEED, 0);
+  require_ok(vl_recipe_parse(recipe, &parsed));
+  assert_int_equal(vl_recipe_preserves(&parsed, vl_executable_program(job.executable)), promised);
+  require_ok(vl_inputs_synthesize(job.inputs, SEED, 0, 0));
+  require_ok(vl_inputs_write(job.inputs, "x", values, batch * (int64_t)sizeof *values));
+  job.run.fill = fill_norm;
+  job.run.fill_context = values;
+  require_ok(vl_run_step(&job.run, job.inputs, &result, NULL));
+  require_ok(vl_state_read(job.state, "bn.running_mean", &mean, sizeof mean));
+  assert_true(fabs((double)mean - expected) < 1e-6);
+  job_close(&job);
+}
+
+/* Statistics of each micro-batch: 0.9 x 0.1 + 0.1 x 5, where the batch of four has 0.1 x 3. Said so. */
+static void batch_norm_is_another_model_b6(void **state) {
+  (void)state;
+  running_mean_of(4, "baseline", PRESERVES_BITWISE, 0.3);
+  running_mean_of(4, "accumulate=1", PRESERVES_BITWISE, 0.3);
+  running_mean_of(2, "accumulate=2", PRESERVES_DIFFERENT_MODEL, 0.59);
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(micro_batches_give_the_batch),
+      cmocka_unit_test(losses_are_weighted_by_tokens_b1),
+      cmocka_unit_test(a_short_window_is_divided_by_its_own_count_b3),
+      cmocka_unit_test(a_wrong_count_is_refused_before_the_update),
+      cmocka_unit_test(batch_norm_is_another_model_b6),
+  };
+  if (argc > 1) device_name = argv[1];
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
