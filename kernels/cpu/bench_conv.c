@@ -295,8 +295,13 @@ static void print_totals(const Bench *bench) {
 
 int main(int argc, char **argv) {
   Bench bench = {.batch = argc > 1 ? atol(argv[1]) : 16, .type = dnnl_f32};
-  if (argc > 2 && strcmp(argv[2], "bf16") == 0) bench.type = dnnl_bf16;
+  bool bf16 = argc > 2 && strcmp(argv[2], "bf16") == 0, f32 = argc < 3 || strcmp(argv[2], "f32") == 0;
   long repetitions = argc > 3 ? atol(argv[3]) : 3;
+  if (argc > 4 || bench.batch < 1 || repetitions < 1 || !(bf16 || f32)) {
+    fprintf(stderr, "usage: bench-conv [batch, at least 1] [f32|bf16] [repetitions, at least 1]\n");
+    return 2;
+  }
+  if (bf16) bench.type = dnnl_bf16;
   check(dnnl_engine_create(&bench.engine, dnnl_cpu, 0), "engine");
   check(dnnl_stream_create(&bench.stream, bench.engine, dnnl_stream_default_flags), "stream");
   check(dnnl_primitive_attr_create(&bench.attributes), "attributes");
