@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct ImportCommand {
   const char *store;
@@ -158,8 +157,7 @@ static Status read_record(json_t **record) {
 }
 
 static Status open_store(const char *directory, Store **store) {
-  struct stat there;
-  if (stat(directory, &there) == 0) return vl_store_open_append(directory, store);
+  if (vl_store_exists(directory)) return vl_store_open_append(directory, store);
   return vl_store_create(directory, "import", "vramlab import", store);
 }
 

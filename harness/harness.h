@@ -94,6 +94,8 @@ Status vl_store_create(const char *directory, const char *suite, const char *com
  * that too). A torn last line is left out with a note on stderr. results.h5 is rebuilt when it is not up to
  * date. VL_INVALID: truncated or foreign; nothing is touched. */
 Status vl_store_open(const char *path, Store **store) VL_CHECKED;
+/* Whether a directory holds a store (has a journal). */
+bool vl_store_exists(const char *directory);
 /* Opens a directory for adding to it: as above, and a torn last line is cut off. */
 Status vl_store_open_append(const char *directory, Store **store) VL_CHECKED;
 /* Journals a record (borrowed) and, when there are events, its timeline first; on return both are on disk.

@@ -216,6 +216,12 @@ static Status open_append_into(Store *store, const char *directory) {
   return vl_ok();
 }
 
+bool vl_store_exists(const char *directory) {
+  char journal[PATH_MAX];
+  Status status = join(directory, journal_name, journal);
+  return status.code == VL_OK && access(journal, F_OK) == 0;
+}
+
 Status vl_store_open_append(const char *directory, Store **store) {
   Store *opened = new_store();
   Status status = open_append_into(opened, directory);

@@ -1,6 +1,7 @@
 """One cell, plans, lists, the doctor, and what bad usage says."""
 
 import json
+import os
 import subprocess
 import unittest
 
@@ -143,6 +144,15 @@ class Import(ProgramTest):
         self.assertEqual((peer["peak_step_bytes"], peer["samples_per_s"], peer["recipe"], peer["losses"]),
                          (1200000000, 20.5, "amp=bf16", PEER["losses"]))
         self.assertEqual(peer["library"], "PyTorch 2.14.1 eager channels-last malloc=keep")
+
+    def test_store_may_be_an_empty_directory_but_not_another_kind(self):
+        os.mkdir(os.path.join(self.folder, "empty"))
+        self.give(json.dumps(PEER), "--store", "empty")
+        self.assertEqual(len(self.journal("empty")), 2)
+        os.mkdir(os.path.join(self.folder, "foreign"))
+        with open(os.path.join(self.folder, "foreign", "letter.txt"), "w", encoding="utf-8") as letter:
+            letter.write("dear reader")
+        self.assertIn("foreign: not empty", self.give(json.dumps(PEER), "--store", "foreign", code=2).stderr)
 
     def test_both_engines_are_reported_with_their_ratios(self):
         ours = strict_json(self.run_program("plan", *SMALL, "--recipe", "amp=bf16", "--json").stdout)
