@@ -10,48 +10,10 @@
  * Threads share out the channels of x or of dy, then dw is written in place and nothing is summed up after,
  * or the points, or both, whichever costs least. Every value of dw is a sum in the order of points, parts of
  * threads added in their order: results depend on inputs and thread count only. */
-#include "kernels/cpu/conv_weights.h"
+#include "kernels/cpu/conv_weights_parts.h"
 
-#include "kernels/cpu/batch_norm.h"
-#include "kernels/cpu/vector.h"
-
-#include <math.h>
 #include <omp.h>
 #include <string.h>
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define HAS_CONV_WEIGHTS 1
-#include <immintrin.h>
-#define TARGET_F32 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
-#define TARGET_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#else
-#define HAS_CONV_WEIGHTS 0
-#endif
-
-enum {
-  SPACE = 3,         /* spatial dimensions, missing ones first with size 1 */
-  BLOCK = 16,        /* channels of a block */
-  LINE = 64,         /* bytes of BLOCK channels: a point in f32, a pair of points in packed bf16 */
-  TILE_ROWS = 8,     /* input channels a tile of registers holds: half a block */
-  STRETCH_MOST = 28, /* lines multiplied between two rounds of fetching */
-  LINES_MOST = 192,  /* of a run: three blocks of them fit into the first-level cache */
-  LINES_LEAST = 16,
-  RUN_BYTES = 640 << 10 /* of a run, in the second-level cache */
-};
-
-typedef struct ConvWeights {
-  ChannelView x, dy;
-  int64_t in[SPACE], out[SPACE], window[SPACE], stride[SPACE], padding[SPACE];
-  int64_t taps, points;
-  bool bf16, normalises;
-  bool outputs_first;  /* dw's blocks: output channels outermost, else input channels */
-  bool shares_outputs; /* channel parts are of dy, else of x */
-  int32_t channel_parts, point_parts;
-  int64_t run; /* points packed at a time; even */
-  /* Rows of x, at most, that the windows of a run reach; 0 unless they are normalised into a buffer: with one
-   * tap packing does it. */
-  int64_t reached;
-} ConvWeights;
 
 /* A point of the output, and where the window's first place is in x. Rows count BLOCK values of channel
  * block 0. */
@@ -66,122 +28,6 @@ typedef struct Stretch {
 } Stretch;
 
 static int64_t by_line(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
-static int64_t element_bytes(const ConvWeights *it) { return it->bf16 ? 2 : 4; }
-static int64_t lines_of(const ConvWeights *it, int64_t points) {
-  return it->bf16 ? (points + 1) / 2 : points;
-}
-static int64_t gradient_elements(const ConvWeights *it) {
-  return it->x.channels * it->dy.channels * it->taps;
-}
-
-/* Channel blocks of a part. Those of dy are taken in pairs. */
-static Range blocks_of_x(const ConvWeights *it, int32_t part) {
-  return it->shares_outputs ? (Range){0, it->x.channel_blocks}
-                            : vector_share(it->x.channel_blocks, it->channel_parts, part);
-}
-static Range blocks_of_dy(const ConvWeights *it, int32_t part) {
-  if (!it->shares_outputs) return (Range){0, it->dy.channel_blocks};
-  Range pairs = vector_share(it->dy.channel_blocks / 2, it->channel_parts, part);
-  return (Range){2 * pairs.begin, 2 * pairs.end};
-}
-
-/* ---- Shares and runs ---------------------------------------------------------------------------------------- */
-
-/* Cycles that the longest share takes, up to what all ways to share have in common. */
-static double cost(const ConvWeights *it) {
-  const double read = 3.0, add = 6.0; /* a line, measured: on top of the products, and from another's cache */
-  Range x = blocks_of_x(it, 0), dy = blocks_of_dy(it, 0);
-  double lines = (double)it->points / it->point_parts * (double)element_bytes(it) * BLOCK / LINE;
-  double blocks_x = (double)(x.end - x.begin), blocks_dy = (double)(dy.end - dy.begin);
-  double products = lines * blocks_x * blocks_dy * (double)it->taps * BLOCK / 2.0;
-  double packs_of_x = it->bf16 ? (double)it->taps : 1.0;
-  double copies = (double)(it->point_parts - 1) * (double)gradient_elements(it) / BLOCK;
-  return products + read * lines * (blocks_x * packs_of_x + blocks_dy) + add * copies;
-}
-
-static void choose_shares(ConvWeights *it, int32_t threads) {
-  ConvWeights best = *it;
-  double least = -1.0;
-  for (int32_t parts = 1; parts <= threads; parts++) {
-    for (int32_t outputs = 0; outputs < 2; outputs++) {
-      ConvWeights tried = *it;
-      tried.channel_parts = parts;
-      tried.point_parts = threads / parts;
-      tried.shares_outputs = outputs != 0;
-      if (parts > (outputs ? it->dy.channel_blocks / 2 : it->x.channel_blocks)) continue;
-      if (tried.point_parts > it->points) tried.point_parts = (int32_t)it->points;
-      double cycles = cost(&tried);
-      if (least >= 0.0 && cycles >= least) continue;
-      least = cycles;
-      best = tried;
-    }
-  }
-  *it = best;
-}
-
-static void choose_run(ConvWeights *it) {
-  Range x = blocks_of_x(it, 0), dy = blocks_of_dy(it, 0);
-  int64_t line_bytes = (x.end - x.begin + dy.end - dy.begin) * LINE, lines = RUN_BYTES / line_bytes;
-  if (lines > LINES_MOST) lines = LINES_MOST;
-  if (lines < LINES_LEAST) lines = LINES_LEAST;
-  int64_t share = (it->points + it->point_parts - 1) / it->point_parts;
-  int64_t most = it->bf16 ? 2 * lines : lines, runs = (share + most - 1) / most;
-  it->run = ((share + runs - 1) / runs + 1) / 2 * 2;
-}
-
-/* ---- What windows reach -------------------------------------------------------------------------------------- */
-
-/* The first place of the window of an output, in each dimension, and the row of a sample it is: both negative
- * in the padding. */
-static int64_t window_start(const ConvWeights *it, int64_t output, int32_t *at) {
-  for (int32_t i = SPACE - 1; i >= 0; i--) {
-    at[i] = (int32_t)(output % it->out[i] * it->stride[i] - it->padding[i]);
-    output /= it->out[i];
-  }
-  return (at[0] * it->in[1] + at[1]) * it->in[2] + at[2];
-}
-
-/* The first of some points that are in one sample, and what rows of it their windows reach at most. */
-typedef struct Reach {
-  int64_t sample, points;
-  Range rows;
-} Reach;
-
-static Reach find_reach(const ConvWeights *it, int64_t first, int64_t end) {
-  int64_t sample = first / it->dy.spatial, begin = sample * it->dy.spatial;
-  if (end > begin + it->dy.spatial) end = begin + it->dy.spatial;
-  int32_t at[SPACE];
-  int64_t last = ((it->window[0] - 1) * it->in[1] + it->window[1] - 1) * it->in[2] + it->window[2];
-  Range rows = {window_start(it, first - begin, at), window_start(it, end - 1 - begin, at) + last};
-  if (rows.begin < 0) rows.begin = 0;
-  if (rows.end > it->x.spatial) rows.end = it->x.spatial;
-  if (rows.end < rows.begin) rows.end = rows.begin;
-  return (Reach){sample, end - first, rows};
-}
-
-static int64_t reached_by_run(const ConvWeights *it, int64_t first, int64_t end) {
-  int64_t rows = 0;
-  while (first < end) {
-    Reach reach = find_reach(it, first, end);
-    rows += reach.rows.end - reach.rows.begin;
-    first += reach.points;
-  }
-  return rows;
-}
-
-static int64_t most_reached(const ConvWeights *it) {
-  int64_t most = 0;
-  for (int32_t part = 0; part < it->point_parts; part++) {
-    Range points = vector_share(it->points, it->point_parts, part);
-    for (int64_t first = points.begin; first < points.end; first += it->run) {
-      int64_t end = points.end - first < it->run ? points.end : first + it->run;
-      int64_t rows = reached_by_run(it, first, end);
-      if (rows > most) most = rows;
-    }
-  }
-  return most;
-}
-
 /* ---- Memory -------------------------------------------------------------------------------------------------- */
 
 /* What a thread has for itself: the points of this run and the next, rows, stretches, packed runs,
@@ -199,7 +45,7 @@ static int64_t normalised_bytes(const ConvWeights *it, Range blocks) {
   return by_line((blocks.end - blocks.begin) * it->reached * BLOCK * element_bytes(it));
 }
 static int64_t thread_bytes(const ConvWeights *it) {
-  Range x = blocks_of_x(it, 0), dy = blocks_of_dy(it, 0);
+  Range x = conv_weights_blocks_of_x(it, 0), dy = conv_weights_blocks_of_dy(it, 0);
   return 2 * points_bytes(it) + rows_bytes(it) + stretches_bytes(it) + packed_bytes(it, x) +
          packed_bytes(it, dy) + coefficients_bytes(it) + normalised_bytes(it, x);
 }
@@ -258,9 +104,9 @@ Status cpu_conv_weights_prepare(CpuDevice *device, Kernel *kernel) {
   }
   it->points = it->dy.n * it->dy.spatial;
   it->outputs_first = cpu_layout_name(device, kernel->outputs[0])[0] == 'A';
-  choose_shares(it, kernel->threads);
-  choose_run(it);
-  if (it->normalises && !(it->bf16 && it->taps == 1)) it->reached = most_reached(it);
+  conv_weights_choose_shares(it, kernel->threads);
+  conv_weights_choose_run(it);
+  if (it->normalises && !(it->bf16 && it->taps == 1)) it->reached = conv_weights_most_reached(it);
   kernel->workspace_bytes = it->channel_parts * it->point_parts * thread_bytes(it) +
                             (it->point_parts - 1) * gradient_elements(it) * 4;
   snprintf(kernel->implementation, sizeof kernel->implementation, "own:%s",
@@ -275,7 +121,8 @@ static void find_points(const ConvWeights *it, int64_t first, int64_t count, Poi
     int64_t sample = (first + k) / it->dy.spatial, place = (first + k) % it->dy.spatial;
     Point *point = &points[k];
     point->row_dy = sample * it->dy.channel_blocks * it->dy.spatial + place;
-    point->row_x = sample * it->x.channel_blocks * it->x.spatial + window_start(it, place, point->at);
+    point->row_x =
+        sample * it->x.channel_blocks * it->x.spatial + conv_weights_window_start(it, place, point->at);
   }
 }
 
@@ -346,133 +193,6 @@ static inline void fetch(Ahead *ahead) {
     if (s->k >= ahead->count) {
       s->k = 0;
       if (++s->block >= s->blocks_end) ahead->stream++;
-    }
-  }
-}
-
-/* ---- Packing ---------------------------------------------------------------------------------------------------- */
-
-/* What x is normalised with; mean is NULL where it is not. */
-typedef struct Normalisation {
-  BatchNormCoefficients by; /* from a share's first channel */
-  bool relu;
-} Normalisation;
-
-TARGET_BF16
-static __m256i row_bf16(const uint16_t *from, int64_t row) {
-  return row < 0 ? _mm256_setzero_si256() : _mm256_loadu_si256((const void *)(from + row * BLOCK));
-}
-
-/* Coefficients of a channel block, and 0 with ReLU, else -infinity. */
-typedef struct Normal {
-  __m512 mean, scale, beta, least;
-} Normal;
-
-TARGET_F32
-static inline Normal normal_of(const Normalisation *all, int64_t block) {
-  BatchNormCoefficients by = all->by;
-  return (Normal){_mm512_loadu_ps(by.mean + block * BLOCK), _mm512_loadu_ps(by.scale + block * BLOCK),
-                  _mm512_loadu_ps(by.beta + block * BLOCK), _mm512_set1_ps(all->relu ? 0.0F : -INFINITY)};
-}
-
-/* batch_norm_value, then the ReLU, with the same result for NaN and -0. */
-TARGET_F32
-static inline __m512 normal_values(__m512 x, const Normal *by) {
-  __m512 scaled = _mm512_mul_ps(_mm512_sub_ps(x, by->mean), by->scale);
-  return _mm512_max_ps(by->least, _mm512_add_ps(scaled, by->beta));
-}
-
-TARGET_BF16
-static inline __m512 row_f32(const uint16_t *row) {
-  return _mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)row)), 16));
-}
-
-TARGET_BF16
-static __m256i rounded_one_by_one(__m512 values) {
-  _Alignas(64) float from[BLOCK];
-  _Alignas(32) uint16_t to[BLOCK];
-  _mm512_store_ps(from, values);
-  for (int32_t i = 0; i < BLOCK; i++)
-    to[i] = vector_bf16(from[i]);
-  return _mm256_load_si256((const void *)to);
-}
-
-/* Two rows normalised, side by side. The processor's rounding takes subnormal numbers for zero, and so does
- * its dot product; but the largest of them round to a normal one. */
-TARGET_BF16
-static inline __m512i normal_pair(const uint16_t *even, const uint16_t *odd, const Normal *by) {
-  enum { SUBNORMAL = 0x20 };
-  __m512 low = normal_values(row_f32(even), by), high = normal_values(row_f32(odd), by);
-  __mmask16 subnormal = _mm512_fpclass_ps_mask(low, SUBNORMAL) | _mm512_fpclass_ps_mask(high, SUBNORMAL);
-  if (__builtin_expect(subnormal != 0, 0))
-    return _mm512_inserti64x4(_mm512_castsi256_si512(rounded_one_by_one(low)), rounded_one_by_one(high), 1);
-  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
-TARGET_BF16
-static void normalise_bf16(const uint16_t *from, int64_t rows, const Normalisation *all, int64_t block,
-                           uint16_t *to) {
-  Normal by = normal_of(all, block);
-  int64_t k = 0;
-  for (; k + 2 <= rows; k += 2)
-    _mm512_storeu_si512(to + k * BLOCK, normal_pair(from + k * BLOCK, from + (k + 1) * BLOCK, &by));
-  if (k == rows) return;
-  __m512i last = normal_pair(from + k * BLOCK, from + k * BLOCK, &by);
-  _mm256_storeu_si256((void *)(to + k * BLOCK), _mm512_castsi512_si256(last));
-}
-
-TARGET_F32
-static void normalise_f32(const float *from, int64_t rows, const Normalisation *all, int64_t block,
-                          float *to) {
-  Normal by = normal_of(all, block);
-  for (int64_t k = 0; k < rows; k++)
-    _mm512_storeu_ps(to + k * BLOCK, normal_values(_mm512_loadu_ps(from + k * BLOCK), &by));
-}
-
-/* Two rows, normalised unless `by` is NULL; zeros in the padding. */
-TARGET_BF16
-static inline __m512i pair_bf16(const uint16_t *from, int64_t even, int64_t odd, const Normal *by) {
-  if (by != NULL) {
-    __m512i pair = normal_pair(from + (even < 0 ? 0 : even) * BLOCK, from + (odd < 0 ? 0 : odd) * BLOCK, by);
-    return _mm512_maskz_mov_epi32((__mmask16)((even < 0 ? 0 : 0xFF) | (odd < 0 ? 0 : 0xFF00)), pair);
-  }
-  if (odd == even + 1 && even >= 0) return _mm512_loadu_si512(from + even * BLOCK);
-  return _mm512_inserti64x4(_mm512_castsi256_si512(row_bf16(from, even)), row_bf16(from, odd), 1);
-}
-
-/* The points of one channel block by pairs: [pair][channel][2]; an odd last one with zeros. */
-TARGET_BF16 __attribute__((always_inline)) static inline void
-pack_bf16(const uint16_t *from, const int64_t *rows, int64_t count, const Normal *by, uint16_t *to) {
-  _Alignas(64) static const uint16_t order[2 * BLOCK] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                         21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                         11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  __m512i places = _mm512_load_si512(order);
-  for (int64_t k = 0; k < count; k += 2) {
-    int64_t even = rows[k], odd = k + 1 < count ? rows[k + 1] : -1;
-    _mm512_store_si512(to + k * BLOCK, _mm512_permutexvar_epi16(places, pair_bf16(from, even, odd, by)));
-  }
-}
-
-/* Channel blocks of a share of x or dy. */
-typedef struct Operand {
-  const char *rows;            /* of its first block */
-  int64_t block_rows;          /* from one block to the next */
-  char *packed;                /* in bf16: a run of points */
-  Normalisation normalisation; /* while packing */
-} Operand;
-
-TARGET_BF16
-static void pack(const ConvWeights *it, const Operand *operand, int64_t blocks, const int64_t *rows,
-                 int64_t count) {
-  for (int64_t b = 0; b < blocks; b++) {
-    const uint16_t *from = (const uint16_t *)(const void *)operand->rows + b * operand->block_rows * BLOCK;
-    uint16_t *to = (uint16_t *)(void *)(operand->packed + b * lines_of(it, it->run) * LINE);
-    if (operand->normalisation.by.mean == NULL) {
-      pack_bf16(from, rows, count, NULL, to);
-    } else {
-      Normal by = normal_of(&operand->normalisation, b);
-      pack_bf16(from, rows, count, &by, to);
     }
   }
 }
@@ -634,19 +354,15 @@ static Ahead ahead_of(const Share *share, int64_t count, int64_t stretches) {
 static void normalise_run(const Share *share, int64_t first, int64_t count) {
   const ConvWeights *it = share->it;
   int64_t blocks = share->blocks_x.end - share->blocks_x.begin, row = 0;
+  int64_t row_bytes = BLOCK * element_bytes(it);
   for (int64_t k = 0; k < count;) {
-    Reach reach = find_reach(it, first + k, first + count);
+    Reach reach = conv_weights_reach(it, first + k, first + count);
     int64_t rows = reach.rows.end - reach.rows.begin;
     int64_t from = reach.sample * it->x.channel_blocks * it->x.spatial + reach.rows.begin;
     for (int64_t b = 0; b < blocks; b++) {
-      int64_t to = (b * it->reached + row) * BLOCK;
-      int64_t at = (from + (share->blocks_x.begin + b) * it->x.spatial) * BLOCK;
-      if (it->bf16)
-        normalise_bf16((const uint16_t *)(const void *)share->x + at, rows, &share->normalisation, b,
-                       (uint16_t *)(void *)share->normalised + to);
-      else
-        normalise_f32((const float *)(const void *)share->x + at, rows, &share->normalisation, b,
-                      (float *)(void *)share->normalised + to);
+      int64_t to = (b * it->reached + row) * row_bytes;
+      int64_t at = (from + (share->blocks_x.begin + b) * it->x.spatial) * row_bytes;
+      conv_weights_normalise(it, share->x + at, rows, &share->normalisation, b, share->normalised + to);
     }
     for (int64_t end = k + reach.points; k < end; k++)
       share->these[k].row_x += row - from;
@@ -669,14 +385,14 @@ static void run_share(Share *share) {
     find_points(it, after, next_count, share->next);
     for (int64_t k = 0; k < count; k++)
       share->rows[k] = these[k].row_dy;
-    if (it->bf16) pack(it, &share->from_dy, blocks_dy, share->rows, count);
+    if (it->bf16) conv_weights_pack(it, &share->from_dy, blocks_dy, share->rows, count);
     if (it->reached > 0) normalise_run(share, first, count);
     Ahead ahead = ahead_of(share, next_count, lines_of(it, count) / STRETCH_MOST);
     for (int64_t tap = 0; tap < it->taps; tap++) {
       int64_t stretches;
       find_rows(it, these, count, tap, share->rows);
       if (it->bf16) {
-        pack(it, &share->from_x, blocks_x, share->rows, count);
+        conv_weights_pack(it, &share->from_x, blocks_x, share->rows, count);
         stretches = packed_stretches(lines_of(it, count), share->stretches);
       } else {
         stretches = find_stretches(it, these, share->rows, count, share->stretches);
@@ -694,21 +410,22 @@ static Share share_of(const Kernel *kernel, const uintptr_t *inputs, int32_t thr
   int32_t channel_part = thread % it->channel_parts, point_part = thread / it->channel_parts;
   Share share = {.it = it, .x = (const char *)inputs[0], .dy = (const char *)inputs[1], .dw = dw};
   share.points = vector_share(it->points, it->point_parts, point_part);
-  share.blocks_x = blocks_of_x(it, channel_part);
-  share.blocks_dy = blocks_of_dy(it, channel_part);
+  share.blocks_x = conv_weights_blocks_of_x(it, channel_part);
+  share.blocks_dy = conv_weights_blocks_of_dy(it, channel_part);
   share.these = (Point *)memory;
   share.next = (Point *)(memory + (uintptr_t)points_bytes(it));
   share.rows = (int64_t *)(memory + 2 * (uintptr_t)points_bytes(it));
   share.stretches = (Stretch *)((uintptr_t)share.rows + (uintptr_t)rows_bytes(it));
   share.from_x.packed = (char *)share.stretches + stretches_bytes(it);
-  share.from_dy.packed = share.from_x.packed + packed_bytes(it, blocks_of_x(it, 0));
+  share.from_dy.packed = share.from_x.packed + packed_bytes(it, conv_weights_blocks_of_x(it, 0));
   int64_t row_bytes = BLOCK * element_bytes(it);
   share.from_dy.rows = share.dy + share.blocks_dy.begin * it->dy.spatial * row_bytes;
   share.from_dy.block_rows = it->dy.spatial;
   share.from_x.rows = share.x + share.blocks_x.begin * it->x.spatial * row_bytes;
   share.from_x.block_rows = it->x.spatial;
   if (!it->normalises) return share;
-  float *coefficients = (float *)(void *)(share.from_dy.packed + packed_bytes(it, blocks_of_dy(it, 0)));
+  float *coefficients =
+      (float *)(void *)(share.from_dy.packed + packed_bytes(it, conv_weights_blocks_of_dy(it, 0)));
   Range channels = {share.blocks_x.begin * BLOCK, share.blocks_x.end * BLOCK};
   BatchNormCoefficients by =
       batch_norm_fill(kernel, &it->x, inputs, CONV_WEIGHTS_MEAN, channels, coefficients);
