@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MICRO_BATCH = 0, SEQUENCE, LAYERS, HIDDEN, HEADS, VOCABULARY, DROPOUT, ARGUMENTS };
+enum { MICRO_BATCH = 0, SEQUENCE, LAYERS, HIDDEN, HEADS, VOCABULARY, DROPOUT, PADDING, ARGUMENTS };
 enum { POSITIONS = 512, SEGMENTS = 2 };
 
 #define BERT_ARGUMENTS(layers, hidden, heads)                                                                \
@@ -18,6 +18,7 @@ enum { POSITIONS = 512, SEGMENTS = 2 };
         {"hidden", hidden, 16, 16384, "width of the residual stream; heads must divide it"},                 \
         {"heads", heads, 1, 256, "attention heads"}, {"vocabulary", 30522, 16, 1000000, "tokens there are"}, \
         {"dropout", 10, 0, 99, "percent of values that dropout zeroes in training"},                         \
+        {"padding", 0, 0, 1, "1: attention leaves out what a mask says, as with a data file"},               \
   }
 
 static const CaseArgument base_arguments[ARGUMENTS] = BERT_ARGUMENTS(12, 768, 12);
@@ -27,7 +28,8 @@ typedef struct Builder {
   Graph *graph;
   Program *program;
   const int64_t *values;
-  double rate; /* of dropout; 0 in evaluation */
+  double rate;  /* of dropout; 0 in evaluation */
+  Tensor *mask; /* (batch, sequence), added to the scores of every key; NULL: none */
 } Builder;
 
 static Tensor *parameter(Builder *builder, const char *name, int32_t rank, const int64_t *shape, Init init) {
@@ -84,6 +86,10 @@ static Status embed(Builder *builder, Tensor *words, Tensor **x) {
   Tensor *tokens =
       vl_graph_input(graph, "tokens", DTYPE_I32, 2, (int64_t[]){batch, sequence}, values[VOCABULARY]);
   Tensor *segments = vl_graph_input(graph, "segments", DTYPE_I32, 2, (int64_t[]){batch, sequence}, SEGMENTS);
+  if (values[PADDING]) {
+    builder->mask = vl_graph_input(graph, "mask", DTYPE_F32, 2, (int64_t[]){batch, sequence}, 0);
+    builder->mask->storage->init = (Init){INIT_ZERO, 0.0}; /* synthetic sequences have no padding */
+  }
   Tensor *places = parameter(builder, "p.weight", 2, (int64_t[]){POSITIONS, hidden}, init);
   Tensor *kinds = parameter(builder, "t.weight", 2, (int64_t[]){SEGMENTS, hidden}, init);
   Tensor *word, *place, *kind;
@@ -114,7 +120,8 @@ static Status attend(Builder *builder, int64_t layer, Tensor *x, Tensor **y) {
   vl_graph_set_scope(graph, "layers.%lld.attention", (long long)layer);
   OpParams params = {.rate = builder->rate, .random_scope = builder->rate > 0.0 ? graph->scope : NULL};
   Node *node;
-  VL_TRY(vl_graph_add(graph, "attention", &params, &packed, 1, &node));
+  Tensor *inputs[] = {packed, builder->mask};
+  VL_TRY(vl_graph_add(graph, "attention", &params, inputs, builder->mask ? 2 : 1, &node));
   return reshape(builder, node->outputs[0], 3, (int64_t[]){batch, sequence, hidden}, y);
 }
 

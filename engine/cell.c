@@ -23,7 +23,7 @@ typedef struct Cell {
   State *state;
   Executable *executable;
   Inputs *inputs;
-  DataSet *data;
+  Feed *feed;
   Run run;
   int64_t first_step; /* of this run: 0, or where the loaded state ended */
   const char *stage;  /* where an allocation fails outside a step */
@@ -32,12 +32,10 @@ typedef struct Cell {
   int64_t mark_count, mark_capacity;
 } Cell;
 
-/* The value of a case argument by name, or -1. */
-static int64_t argument(const Cell *cell, const char *name) {
+static void set_argument(Cell *cell, const char *name, int64_t value) {
   for (int32_t i = 0; i < cell->workload->argument_count; i++) {
-    if (strcmp(cell->workload->arguments[i].name, name) == 0) return cell->values[i];
+    if (strcmp(cell->workload->arguments[i].name, name) == 0) cell->values[i] = value;
   }
-  return -1;
 }
 
 static Status check_spec(Cell *cell) {
@@ -57,6 +55,7 @@ static Status check_spec(Cell *cell) {
   for (int32_t i = 0; i < spec->setting_count; i++)
     settings[i] = spec->settings[i];
   VL_TRY(vl_case_arguments(cell->workload, spec->micro_batch, settings, spec->setting_count, cell->values));
+  if (spec->data[0]) set_argument(cell, "padding", 1); /* its sequences end where they end */
   VL_TRY(vl_recipe_parse(spec->recipe, &cell->recipe));
   if (spec->steps < 1 || spec->steps > VL_MAX_STEPS) {
     return vl_error(VL_INVALID, "steps is %d; accepted: 1 to %d", spec->steps, VL_MAX_STEPS);
@@ -137,21 +136,7 @@ static Status open_heap(Cell *cell) {
 /* One micro-batch of a step. */
 static Status fill_inputs(Cell *cell, uint64_t step, int64_t first_sample) {
   if (cell->result->device.predicts) return vl_ok();
-  if (!cell->data) return vl_inputs_synthesize(cell->inputs, cell->spec->seed, step, first_sample);
-  int64_t batch = cell->spec->micro_batch, size = argument(cell, "size");
-  size_t image_bytes = (size_t)(batch * 3 * size * size) * sizeof(float);
-  size_t label_bytes = (size_t)batch * sizeof(int32_t);
-  float *images = vl_allocate(image_bytes);
-  int32_t *labels = vl_allocate(label_bytes);
-  uint64_t number = step * (uint64_t)cell->result->accumulate + (uint64_t)(first_sample / batch);
-  Status status = engine_data_batch(cell->data, cell->spec->seed, number, batch, images, labels);
-  if (status.code == VL_OK) status = vl_inputs_write(cell->inputs, "images", images, (int64_t)image_bytes);
-  if (status.code == VL_OK && !cell->spec->inference) {
-    status = vl_inputs_write(cell->inputs, "labels", labels, (int64_t)label_bytes);
-  }
-  free(images);
-  free(labels);
-  return status;
+  return engine_feed_fill(cell->feed, cell->inputs, step, cell->result->global_batch, first_sample);
 }
 
 static Status fill_micro_batch(void *context, Inputs *inputs, int64_t first_sample) {
@@ -165,15 +150,13 @@ static Status set_up(Cell *cell) {
   CellResult *result = cell->result;
   cell->stage = "setup";
   VL_TRY(open_device(cell));
-  if (spec->data[0]) {
-    VL_TRY(engine_data_open(spec->data, 3, argument(cell, "size"), argument(cell, "classes"), &cell->data));
-  }
   Program program;
   int64_t start_ns = vl_monotonic_ns();
   VL_TRY(build_program(cell, !spec->inference, &program));
   VL_TRY(vl_executable_create(&program, cell->device, NULL, &cell->executable));
   int64_t compile_ns = vl_monotonic_ns() - start_ns;
   describe_program(cell);
+  VL_TRY(engine_feed_open(spec->data, vl_executable_program(cell->executable), spec->seed, &cell->feed));
   VL_TRY(open_heap(cell));
   cell->state = vl_state_create(cell->device, cell->heap);
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, false));
@@ -378,37 +361,7 @@ static void measure_tracker(Cell *cell) {
   result->tracker_share = (double)result->events_per_step * event_s / (step_s / result->step_count);
 }
 
-static Status count_correct(Cell *cell, Run *run, Inputs *inputs, int64_t *correct) {
-  int64_t batch = cell->spec->micro_batch, size = argument(cell, "size"), classes = argument(cell, "classes");
-  int64_t count = engine_data_count(cell->data, true);
-  size_t image_count = (size_t)(batch * 3 * size * size);
-  float *images = vl_allocate(image_count * sizeof(float));
-  float *logits = vl_allocate((size_t)(batch * classes) * sizeof(float));
-  int32_t *labels = vl_allocate((size_t)batch * sizeof(int32_t));
-  Status status = vl_ok();
-  *correct = 0;
-  for (int64_t first = 0; first < count && status.code == VL_OK; first += batch) {
-    StepResult step;
-    status = engine_data_held_out(cell->data, first, batch, images, labels);
-    if (status.code == VL_OK) {
-      status = vl_inputs_write(inputs, "images", images, (int64_t)(image_count * sizeof(float)));
-    }
-    if (status.code == VL_OK) status = vl_run_step(run, inputs, &step, logits);
-    for (int64_t n = 0; n < batch && first + n < count && status.code == VL_OK; n++) {
-      int64_t best = 0;
-      for (int64_t c = 1; c < classes; c++) {
-        if (logits[n * classes + c] > logits[n * classes + best]) best = c;
-      }
-      *correct += best == labels[n];
-    }
-  }
-  free(images);
-  free(logits);
-  free(labels);
-  return status;
-}
-
-/* Held-out accuracy with the evaluation graph on the same State. */
+/* Held-out loss and accuracy with the evaluation graph on the same State. */
 static Status evaluate(Cell *cell) {
   Program program;
   VL_TRY(build_program(cell, false, &program));
@@ -420,9 +373,8 @@ static Status evaluate(Cell *cell) {
   if (status.code == VL_OK) {
     Run run = cell->run;
     run.executable = executable;
-    int64_t correct = 0;
-    status = count_correct(cell, &run, inputs, &correct);
-    cell->result->accuracy = (double)correct / (double)engine_data_count(cell->data, true);
+    status =
+        engine_feed_evaluate(cell->feed, &run, inputs, &cell->result->held_out_loss, &cell->result->accuracy);
   }
   vl_inputs_destroy(&inputs);
   vl_executable_destroy(&executable);
@@ -436,7 +388,7 @@ static void tear_down(Cell *cell) {
   vl_heap_destroy(&cell->heap);
   vl_tracker_destroy(&cell->tracker);
   vl_device_close(&cell->device);
-  engine_data_close(&cell->data);
+  engine_feed_close(&cell->feed);
   free(cell->marks);
 }
 
@@ -445,7 +397,7 @@ static Status run_cell(Cell *cell) {
   VL_TRY(run_steps(cell));
   take_driver(cell);
   measure_tracker(cell);
-  if (cell->data) VL_TRY(evaluate(cell));
+  if (cell->spec->data[0]) VL_TRY(evaluate(cell));
   if (cell->spec->save_state[0]) {
     VL_TRY(vl_state_save(cell->state, cell->spec->save_state,
                          cell->first_step + cell->spec->warmup + cell->spec->steps, cell->spec->seed));

@@ -42,6 +42,6 @@ void vl_cell_result_init(CellResult *result) {
     *unknown[i] = -1;
   for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++)
     result->peak_by_category[i] = -1;
-  result->build_s = result->tracker_share = result->accuracy = NAN;
+  result->build_s = result->tracker_share = result->held_out_loss = result->accuracy = NAN;
   result->accumulate = result->ranks = 1;
 }

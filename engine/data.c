@@ -15,8 +15,7 @@ struct DataSet {
   hid_t file;
   Split training, held_out;
   int64_t channels, size, classes;
-  int64_t *order; /* of the current epoch */
-  int64_t epoch;
+  EpochOrder order;
 };
 
 static void close_split(Split *split) {
@@ -30,7 +29,7 @@ void engine_data_close(DataSet **data) {
   close_split(&it->training);
   close_split(&it->held_out);
   if (it->file > 0) H5Fclose(it->file);
-  free(it->order);
+  engine_order_clear(&it->order);
   free(it);
   *data = NULL;
 }
@@ -102,7 +101,7 @@ static Status open_split(DataSet *data, const char *path, const char *images, co
 Status engine_data_open(const char *path, int64_t channels, int64_t size, int64_t classes, DataSet **out) {
   H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* messages are ours */
   DataSet *data = vl_allocate(sizeof *data);
-  *data = (DataSet){.channels = channels, .size = size, .classes = classes, .epoch = -1};
+  *data = (DataSet){.channels = channels, .size = size, .classes = classes};
   data->file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
   Status status = data->file < 0
                       ? vl_error(VL_INVALID, "cannot read %s as HDF5 (missing or not an HDF5 file)", path)
@@ -114,7 +113,6 @@ Status engine_data_open(const char *path, int64_t channels, int64_t size, int64_
     engine_data_close(&data);
     return status;
   }
-  data->order = vl_allocate((size_t)data->training.count * sizeof *data->order);
   *out = data;
   return vl_ok();
 }
@@ -124,19 +122,30 @@ int64_t engine_data_count(const DataSet *data, bool held_out) {
 }
 
 /* Fisher-Yates, drawn from Philox keyed by the epoch. */
-static void shuffle(DataSet *data, uint64_t seed, int64_t epoch) {
-  if (data->epoch == epoch) return;
-  data->epoch = epoch;
+static void shuffle(EpochOrder *order, uint64_t seed, int64_t count, int64_t epoch) {
+  if (!order->samples) order->samples = vl_allocate((size_t)count * sizeof *order->samples);
+  order->epoch = epoch;
   uint64_t key = vl_random_key(seed, (uint64_t)epoch, "data order");
-  for (int64_t i = 0; i < data->training.count; i++)
-    data->order[i] = i;
-  for (int64_t i = data->training.count - 1; i > 0; i--) {
+  for (int64_t i = 0; i < count; i++)
+    order->samples[i] = i;
+  for (int64_t i = count - 1; i > 0; i--) {
     uint64_t word = vl_random_word(key, 0, (uint64_t)i);
     int64_t other = (int64_t)((word * (uint64_t)(i + 1)) >> 32);
-    int64_t swap = data->order[i];
-    data->order[i] = data->order[other];
-    data->order[other] = swap;
+    int64_t swap = order->samples[i];
+    order->samples[i] = order->samples[other];
+    order->samples[other] = swap;
   }
+}
+
+int64_t engine_order_at(EpochOrder *order, uint64_t seed, int64_t count, int64_t drawn) {
+  int64_t epoch = drawn / count;
+  if (!order->samples || order->epoch != epoch) shuffle(order, seed, count, epoch);
+  return order->samples[drawn % count];
+}
+
+void engine_order_clear(EpochOrder *order) {
+  free(order->samples);
+  *order = (EpochOrder){0};
 }
 
 static Status read_sample(const DataSet *data, const Split *split, int64_t at, float *image, int32_t *label) {
@@ -167,8 +176,7 @@ Status engine_data_batch(DataSet *data, uint64_t seed, uint64_t step, int64_t ba
   int64_t elements = data->channels * data->size * data->size;
   for (int64_t n = 0; n < batch; n++) {
     int64_t drawn = (int64_t)step * batch + n;
-    shuffle(data, seed, drawn / data->training.count);
-    int64_t at = data->order[drawn % data->training.count];
+    int64_t at = engine_order_at(&data->order, seed, data->training.count, drawn);
     VL_TRY(read_sample(data, &data->training, at, images + n * elements, labels + n));
   }
   return vl_ok();

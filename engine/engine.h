@@ -108,7 +108,7 @@ typedef struct CellSpec {
   bool inference;
   bool unlimited; /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
   bool timeline;  /* keep the events of the last step */
-  char data[512]; /* HDF5 file with images and labels; "" = synthetic */
+  char data[512]; /* HDF5 file of images or text; "" = synthetic */
   char save_state[512], load_state[512];
   double learning_rate; /* <= 0: the case's */
 } CellSpec;
@@ -163,7 +163,8 @@ typedef struct CellResult {
   char oom_segment[16];                              /* forward, backward, update or setup */
   int64_t events_per_step;
   double tracker_share; /* events per step x measured cost per event / step time; NaN unmeasured */
-  double accuracy;      /* held-out, with data only */
+  double held_out_loss; /* mean over the held-out labels, with data only: of classes or masked tokens */
+  double accuracy;      /* share of them predicted right */
   int32_t scope_count;
   struct {
     char scope[VL_NAME_BYTES];

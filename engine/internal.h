@@ -42,6 +42,15 @@ void engine_inputs_end_step(Inputs *inputs);
 
 MemoryCategory engine_category_of(Role role);
 
+/* The order in which an epoch's samples are drawn: Philox's, keyed by seed and epoch. */
+typedef struct EpochOrder {
+  int64_t *samples; /* of `epoch`; NULL before the first draw */
+  int64_t epoch;
+} EpochOrder;
+/* Which of `count` samples is drawn as number `drawn` of the run. */
+int64_t engine_order_at(EpochOrder *order, uint64_t seed, int64_t count, int64_t drawn);
+void engine_order_clear(EpochOrder *order);
+
 /* Images and labels in an HDF5 file (data.c). */
 typedef struct DataSet DataSet;
 Status engine_data_open(const char *path, int64_t channels, int64_t size, int64_t classes,
@@ -54,5 +63,44 @@ Status engine_data_batch(DataSet *data, uint64_t seed, uint64_t step, int64_t ba
 /* Held-out samples [first, first + batch), wrapping at the end. */
 Status engine_data_held_out(DataSet *data, int64_t first, int64_t batch, float *images,
                             int32_t *labels) VL_CHECKED;
+
+/* Tokens, sentences and documents in an HDF5 file (text.c), as pairs of sentences with masked tokens. */
+typedef struct TextSet TextSet;
+typedef struct TextShape {
+  int64_t vocabulary, sequence, predictions; /* tokens there are; of a sequence; masked ones at most */
+} TextShape;
+typedef struct TextBatch {
+  int64_t count;               /* sequences */
+  int32_t *tokens, *segments;  /* (count, sequence); 1: the second sentence and its [SEP] */
+  float *mask;                 /* (count, sequence); 0, or -infinity at padding */
+  int32_t *positions, *labels; /* (count, predictions); VL_IGNORED_LABEL where none is left */
+  int32_t *follows;            /* (count); 1: the second sentence follows the first */
+} TextBatch;
+/* The step a batch is part of. */
+typedef struct TextPlace {
+  uint64_t seed, step;
+  int64_t global_batch; /* samples of the step */
+} TextPlace;
+Status engine_text_open(const char *path, TextShape shape, TextSet **text) VL_CHECKED;
+void engine_text_close(TextSet **text);
+int64_t engine_text_count(const TextSet *text, bool held_out);
+/* The training samples from `first` of the step on. */
+Status engine_text_batch(TextSet *text, TextPlace at, int64_t first, const TextBatch *batch) VL_CHECKED;
+/* Labels that count in the whole step. */
+int64_t engine_text_counted(TextSet *text, TextPlace at);
+/* Held-out samples from `first` on, wrapping at the end. */
+Status engine_text_held_out(TextSet *text, int64_t first, const TextBatch *batch) VL_CHECKED;
+
+/* Where a program's inputs come from (feed.c): a data file of what its inputs are, or Philox. */
+typedef struct Feed Feed;
+/* path: "" for synthetic inputs. The program is only read. */
+Status engine_feed_open(const char *path, const Program *program, uint64_t seed, Feed **feed) VL_CHECKED;
+void engine_feed_close(Feed **feed);
+/* Samples from `first` of a step of `global_batch` on, into the inputs of a micro-batch; with first = 0 also
+ * how many labels count in the step. */
+Status engine_feed_fill(Feed *feed, Inputs *inputs, uint64_t step, int64_t global_batch,
+                        int64_t first) VL_CHECKED;
+/* Mean loss over the held-out labels and share of those predicted right, by an evaluation program. */
+Status engine_feed_evaluate(Feed *feed, Run *run, Inputs *inputs, double *loss, double *accuracy) VL_CHECKED;
 
 #endif

@@ -306,7 +306,9 @@ static const Column table[] = {
      from_result, RESULT(recompute_flops)},
     {"flops_per_s", "flops_per_s", "1/s", COLUMN_REAL, "flops_per_step over step_s", flops_rate, 0, 0},
     {"last_loss", "last_loss", "1", COLUMN_REAL, "loss of the last step", last_loss, 0, 0},
-    {"accuracy", "accuracy", "1", COLUMN_REAL, "share of held-out samples classified right", from_result,
+    {"held_out_loss", "held_out_loss", "1", COLUMN_REAL,
+     "mean loss of held-out labels: classes, masked tokens", from_result, RESULT(held_out_loss)},
+    {"accuracy", "accuracy", "1", COLUMN_REAL, "share of held-out labels predicted right", from_result,
      RESULT(accuracy)},
     {"params", "params", "1", COLUMN_INTEGER, "learned parameters", from_result, RESULT(parameters)},
 

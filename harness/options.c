@@ -35,7 +35,7 @@ static const struct argp_option options_table[] = {
     {"capacity", KEY_CAPACITY, "SIZE", 0, "most the heap may hold, as in 16GiB", 1},
     {"set", 'S', "KEY=VALUE", 0, "an argument of the case, as in size=96; may be repeated", 1},
     {"infer", KEY_INFERENCE, NULL, 0, "forward only", 1},
-    {"data", KEY_DATA, "FILE", 0, "HDF5 file with images and labels", 1},
+    {"data", KEY_DATA, "FILE", 0, "HDF5 file of images or text (scripts/data)", 1},
     {"lr", KEY_LEARNING_RATE, "RATE", 0, "learning rate", 1},
     {"seed", KEY_SEED, "N", 0, "of weights, inputs and masks", 1},
     {"load-state", KEY_LOAD_STATE, "FILE", 0, "begin from a saved state", 1},
