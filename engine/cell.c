@@ -88,12 +88,69 @@ Status vl_cell_check(const CellSpec *spec) {
   return vl_ok();
 }
 
+static Status run_at_end(const CellSpec *spec, const CellObserver *observer, bool low_end,
+                         CellResult *result);
+
+/* The peak query of a Target: plans this cell with another value of a key of its recipe. */
+static Status plan_needed(void *context, const char *key, const char *value, int64_t *bytes) {
+  const Cell *cell = context;
+  CellSpec spec = *cell->spec;
+  Recipe recipe = cell->recipe;
+  CellResult result;
+  for (int32_t i = 0; i < recipe.count; i++) {
+    RecipeItem *item = &recipe.items[i];
+    if (strcmp(item->optimization->name, key) == 0) snprintf(item->value, sizeof item->value, "%s", value);
+  }
+  vl_recipe_format(&recipe, spec.recipe, sizeof spec.recipe);
+  if (strlen(spec.recipe) == sizeof spec.recipe - 1)
+    return vl_error(VL_UNSUPPORTED, "with %s=%s the recipe is longer than %d characters", key, value,
+                    VL_RECIPE_BYTES - 2);
+  snprintf(spec.device, sizeof spec.device, "plan");
+  spec.data[0] = spec.save_state[0] = spec.load_state[0] = '\0';
+  spec.unlimited = true;
+  spec.timeline = false;
+  VL_TRY(run_at_end(&spec, NULL, cell->low_end, &result));
+  Status status = vl_ok();
+  *bytes = result.needed_bytes;
+  if (strcmp(result.status, "ok") != 0)
+    status =
+        vl_error(VL_UNSUPPORTED, "the plan of %s ended as %s: %s", spec.recipe, result.status, result.error);
+  vl_cell_result_clear(&result);
+  return status;
+}
+
+/* A profile's memory is a capacity too. What plan says holds for the same machine's cpu. */
+static Target target_of(Cell *cell) {
+  const DeviceDescription *device = &cell->result->device;
+  Target target = {.capacity_bytes = cell->spec->capacity_bytes,
+                   .ranks = 1,
+                   .unlimited = cell->spec->unlimited,
+                   .context = cell};
+  if (target.capacity_bytes == 0 && cell->spec->profile[0]) target.capacity_bytes = device->memory_bytes;
+  if (strcmp(cell->spec->device, "cuda") != 0) target.needed = plan_needed;
+  return target;
+}
+
 static Status build_program(Cell *cell, bool training, Program *program) {
   VL_TRY(cell->workload->build(cell->values, training, program));
-  Target target = {.capacity_bytes = cell->spec->capacity_bytes, .ranks = 1};
+  Target target = target_of(cell);
   Status status = vl_recipe_apply(&cell->recipe, program, &target);
   if (status.code != VL_OK) vl_program_destroy(program);
   return status;
+}
+
+/* k* of the program as the recipe left it, before layouts add copies. */
+static double optimum_of(const Program *program, bool operators) {
+  CheckpointChain chain = vl_checkpoint_chain(program, operators);
+  return vl_checkpoint_interval(chain.layers, chain.boundary_bytes, chain.inner_bytes);
+}
+
+static void describe_checkpointing(const Program *program, CellResult *result) {
+  if (!program->training) return;
+  result->checkpoint_blocks_optimum = optimum_of(program, false);
+  result->checkpoint_ops_optimum = optimum_of(program, true);
+  if (program->checkpoint_chosen)
+    snprintf(result->checkpoint_chosen, sizeof result->checkpoint_chosen, "%s", program->checkpoint_chosen);
 }
 
 static void describe_program(Cell *cell) {
@@ -153,6 +210,7 @@ static Status set_up(Cell *cell) {
   Program program;
   int64_t start_ns = vl_monotonic_ns();
   VL_TRY(build_program(cell, !spec->inference, &program));
+  describe_checkpointing(&program, result);
   VL_TRY(vl_executable_create(&program, cell->device, NULL, &cell->executable));
   int64_t compile_ns = vl_monotonic_ns() - start_ns;
   describe_program(cell);

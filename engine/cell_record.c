@@ -43,5 +43,6 @@ void vl_cell_result_init(CellResult *result) {
   for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++)
     result->peak_by_category[i] = -1;
   result->build_s = result->tracker_share = result->held_out_loss = result->accuracy = NAN;
+  result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
   result->accumulate = result->ranks = 1;
 }

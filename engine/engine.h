@@ -139,11 +139,14 @@ typedef struct CellResult {
   DeviceDescription device;
   int64_t micro_batch, accumulate, ranks, global_batch;
   int64_t parameters;
-  int64_t flops_per_step, recompute_flops; /* counted; recompute is part of the former */
-  int64_t saved_activation_bytes;          /* vl_program_saved_bytes */
-  int32_t step_count;                      /* measured steps */
-  double *step_s;                          /* raw, [step_count] */
-  int64_t *step_peak_bytes;                /* allocated peak of every step, warm-up included, [peak_count] */
+  int64_t flops_per_step, recompute_flops;       /* counted; recompute is part of the former */
+  int64_t saved_activation_bytes;                /* vl_program_saved_bytes */
+  char checkpoint_chosen[VL_RECIPE_VALUE_BYTES]; /* what checkpoint=auto stood for; "" */
+  double checkpoint_blocks_optimum;              /* k* by theory: blocks a checkpoint, */
+  double checkpoint_ops_optimum;                 /* and operators */
+  int32_t step_count;                            /* measured steps */
+  double *step_s;                                /* raw, [step_count] */
+  int64_t *step_peak_bytes; /* allocated peak of every step, warm-up included, [peak_count] */
   int32_t peak_count;
   double *losses; /* every step, warm-up included, [warmup + step_count] */
   int32_t loss_count;

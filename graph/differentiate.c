@@ -92,8 +92,10 @@ static Status walk_back(Gradients *gradients, Tensor *loss) {
     }
     if (!needed || !node->op->gradient || !any_output_gradient(gradients, node)) continue;
     graph->scope = node->scope;
+    graph->block = node->block;
     VL_TRY(node->op->gradient(gradients, node));
   }
+  graph->block = 0;
   return vl_ok();
 }
 

@@ -165,7 +165,7 @@ Status vl_graph_add(Graph *graph, const char *op, const OpParams *params, Tensor
   node->input_count = input_count;
   node->scope = graph->scope;
   node->segment = graph->segment;
-  node->block = graph->segment == SEGMENT_FORWARD ? graph->block : 0;
+  node->block = graph->segment == SEGMENT_UPDATE ? 0 : graph->block;
   VL_TRY(found->infer(graph, node));
   for (int32_t i = 0; i < node->output_count; i++) {
     if (node->outputs[i]) node->outputs[i]->producer = node;

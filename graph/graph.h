@@ -152,7 +152,8 @@ struct Node {
   int32_t output_count;
   const char *scope;
   Segment segment;
-  int32_t block;     /* checkpoint granularity set by the case: 1..blocks; 0: outside any block */
+  int32_t block;     /* checkpoint granularity set by the case: 1..blocks; 0: outside any block; a gradient
+                        node is in the block of the node it belongs to */
   bool inplace_hint; /* the source program writes this op in place (nn.ReLU(inplace=True), +=) */
   /* Recomputation, set by optimizations; 0 and false: outputs are kept for backward. */
   int32_t checkpoint_segment; /* > 0: outputs are dropped and the segment is replayed before its backward */
@@ -285,6 +286,7 @@ typedef struct Program {
   bool update_in_backward;       /* each update as soon as its gradient is complete */
   int32_t accumulate;            /* micro-batches per optimizer step; 1 */
   const char *allocation_policy; /* "caching" */
+  const char *checkpoint_chosen; /* the value checkpoint=auto stands for here; NULL */
 } Program;
 
 void vl_program_init(Program *program, Graph *graph);
@@ -340,6 +342,9 @@ typedef struct Schedule {
  * VL_INTERNAL when a node would read a value that was overwritten in place. */
 Status vl_schedule_build(const Program *program, Schedule **schedule) VL_CHECKED;
 void vl_schedule_destroy(Schedule **schedule);
+/* Dense bytes that are live while each instance runs: what is given throughout and the buffers that have
+ * begun and not ended. live: room for instance_count. Without workspaces and rounding. */
+void vl_schedule_live_bytes(const Program *program, const Schedule *schedule, int64_t *live);
 
 /* Sizes of n_layers layers in runs of `interval` (the last may be shorter), or in `segments` parts whose
  * sizes differ by at most one. VL_INVALID for counts below one; more segments than layers are clamped and
@@ -347,6 +352,10 @@ void vl_schedule_destroy(Schedule **schedule);
 Status vl_partition_interval(int32_t layers, int32_t interval, int32_t *sizes, int32_t *count) VL_CHECKED;
 Status vl_partition_segments(int32_t layers, int32_t segments, int32_t *sizes, int32_t *count,
                              bool *clamped) VL_CHECKED;
+/* The interval at which a chain of equal layers needs least: with a checkpoint of boundary_bytes every k of
+ * `layers` layers that keep inner_bytes each, layers / k * boundary + k * inner is lowest at
+ * k* = sqrt(layers * boundary / inner). Below 1: every layer. NaN when nothing is known. */
+double vl_checkpoint_interval(double layers, double boundary_bytes, double inner_bytes);
 
 /* ---- Costs and printing ---------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
 #include "graph/graph.h"
+#include <math.h>
 
 Status vl_partition_interval(int32_t layers, int32_t interval, int32_t *sizes, int32_t *count) {
   if (layers < 1 || interval < 1) {
@@ -21,4 +22,8 @@ Status vl_partition_segments(int32_t layers, int32_t segments, int32_t *sizes, i
   for (int32_t i = 0; i < *count; i++)
     sizes[i] = layers / *count + (i < layers % *count);
   return vl_ok();
+}
+
+double vl_checkpoint_interval(double layers, double boundary_bytes, double inner_bytes) {
+  return layers > 0.0 && inner_bytes > 0.0 ? sqrt(layers * boundary_bytes / inner_bytes) : NAN;
 }

@@ -362,3 +362,24 @@ void vl_schedule_destroy(Schedule **schedule) {
   free(*schedule);
   *schedule = NULL;
 }
+
+void vl_schedule_live_bytes(const Program *program, const Schedule *schedule, int64_t *live) {
+  int64_t *change = vl_allocate(((size_t)schedule->instance_count + 1) * sizeof *change);
+  int64_t given = 0, held = 0;
+  for (int32_t i = 0; i < program->graph->storage_count; i++) {
+    const Storage *storage = program->graph->storages[i];
+    if (is_given(storage)) given += vl_dtype_bytes(storage->dtype, storage->elements);
+  }
+  for (int32_t i = 0; i < schedule->buffer_count; i++) {
+    const Buffer *buffer = &schedule->buffers[i];
+    if (buffer->first < 0) continue;
+    int64_t bytes = vl_dtype_bytes(buffer->storage->dtype, buffer->storage->elements);
+    change[buffer->first] += bytes;
+    change[buffer->last + 1] -= bytes;
+  }
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    held += change[at];
+    live[at] = given + held;
+  }
+  free(change);
+}

@@ -115,6 +115,11 @@ static json_t *timeout_limit(const CellView *view, const Column *column, const c
   return view->cell->timeout_s > 0 ? field_value(view->cell, column) : NULL;
 }
 
+static json_t *chosen(const CellView *view, const Column *column, const char **reason) {
+  *reason = "of checkpoint=auto only";
+  return field_value(view->result, column);
+}
+
 /* Why there is no step time. */
 static const char *step_reason(const CellView *view) {
   if (view->result->step_count > 0) return NULL;
@@ -304,6 +309,15 @@ static const Column table[] = {
      from_result, RESULT(flops_per_step)},
     {"recompute_flops", "recompute_flops", "1", COLUMN_INTEGER, "those of them that repeat earlier ones",
      from_result, RESULT(recompute_flops)},
+    {"checkpoint_chosen", "checkpoint_chosen", "", COLUMN_TEXT, "the value that checkpoint=auto stood for",
+     chosen, RESULT(checkpoint_chosen)},
+    {"checkpoint_blocks_optimum", "checkpoint_blocks_optimum", "1", COLUMN_REAL,
+     "k* = sqrt(L ck / act): blocks a checkpoint at which theory has the lowest peak, for L blocks that pass "
+     "on "
+     "ck bytes and keep act bytes on average",
+     from_result, RESULT(checkpoint_blocks_optimum)},
+    {"checkpoint_ops_optimum", "checkpoint_ops_optimum", "1", COLUMN_REAL, "the same for operators",
+     from_result, RESULT(checkpoint_ops_optimum)},
     {"flops_per_s", "flops_per_s", "1/s", COLUMN_REAL, "flops_per_step over step_s", flops_rate, 0, 0},
     {"last_loss", "last_loss", "1", COLUMN_REAL, "loss of the last step", last_loss, 0, 0},
     {"held_out_loss", "held_out_loss", "1", COLUMN_REAL,

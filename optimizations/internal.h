@@ -11,4 +11,38 @@ extern const Optimization optimization_accumulate, optimization_attention, optim
 /* VL_INVALID for a value that is not in the comma-separated list. */
 Status optimization_one_of(const Optimization *of, const char *value, const char *accepted) VL_CHECKED;
 
+/* ---- checkpoint ------------------------------------------------------------------------------------------ */
+
+/* Whether a forward node counts as an operator of ops:k: not what moves nothing (views), belongs to the
+ * operator beside it (batch statistics, running statistics) or converts a weight. */
+bool optimization_is_operator(const Node *node);
+/* Sets which forward nodes are dropped and repeated. run: by position of a node, the run it is in; 0: none,
+ * it is kept. What another run reads stays, and so do side effects and batch statistics. */
+void optimization_drop_runs(Graph *graph, const int32_t *run);
+/* checkpoint=auto; budget_bytes 0: the target's capacity. */
+Status optimization_checkpoint_auto(Program *program, int64_t budget_bytes, const Target *target) VL_CHECKED;
+
+/* What recomputation costs and saves in a chain of blocks, in which backward goes through the blocks in
+ * reverse: everything adds up. Blocks count from 0 here; a run is [first * blocks + last]. */
+typedef struct ChainCosts {
+  int32_t blocks;
+  int64_t *kept_peak_bytes; /* by block: most live in its forward and backward when all blocks keep theirs */
+  int64_t *run_peak_bytes;  /* by run: the same of its blocks when that run alone is recomputed */
+  int64_t *run_saved_bytes; /* by run: what it no longer holds from its forward to its backward */
+  int64_t *run_flops;       /* by run: repeated */
+} ChainCosts;
+
+/* A choice of runs. */
+typedef struct ChainPlan {
+  int32_t *length; /* by block: of the run that begins with it, 0: none does */
+  int64_t peak_bytes, flops;
+} ChainPlan;
+
+/* The runs that repeat the fewest operations with a peak of at most limit_bytes; false: there are none.
+ * plan->length: room for one a block. Exact, by dynamic programming over the boundaries. */
+bool optimization_cheapest_runs(const ChainCosts *costs, int64_t limit_bytes, ChainPlan *plan);
+/* The costs of a program's blocks, from the lifetimes of its schedules. */
+Status optimization_chain_costs(Program *program, ChainCosts *costs) VL_CHECKED;
+void optimization_chain_costs_free(ChainCosts *costs);
+
 #endif

@@ -25,6 +25,11 @@ const char *vl_preserves_name(Preserves preserves);
 typedef struct Target {
   int64_t capacity_bytes; /* 0: no limit */
   int32_t ranks;          /* 1 */
+  bool unlimited;         /* what needs more than the capacity is wanted too, to tell how much */
+  /* The peak query: what the program needs with another value of the recipe's `key`, as decided at the end:
+   * with layouts, workspaces and the allocator's rounding. NULL: nobody can tell. */
+  Status (*needed)(void *context, const char *key, const char *value, int64_t *bytes);
+  void *context;
 } Target;
 
 struct Recipe;
@@ -52,7 +57,7 @@ typedef struct Optimization {
 const Optimization *vl_optimization_find(const char *name); /* by name only */
 const Optimization *const *vl_optimization_all(int32_t *count);
 
-enum { VL_MAX_RECIPE_ITEMS = 16, VL_RECIPE_VALUE_BYTES = 48 };
+enum { VL_MAX_RECIPE_ITEMS = 16, VL_RECIPE_VALUE_BYTES = 128 };
 
 typedef struct RecipeItem {
   const Optimization *optimization;
@@ -81,5 +86,16 @@ Preserves vl_recipe_preserves(const Recipe *recipe, const Program *program);
 /* Runs the recipe over a forward program in phase order, differentiating and adding updates in between
  * (training programs), and leaves it ready to be compiled by the engine. */
 Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *target) VL_CHECKED;
+
+/* ---- What theory says about checkpointing ---------------------------------------------------------------- */
+
+/* A program as a chain of layers: its blocks, or its operators. */
+typedef struct CheckpointChain {
+  int32_t layers;
+  double boundary_bytes; /* mean of what a layer makes that another reads */
+  double inner_bytes;    /* mean of what a layer keeps for its backward when nothing is recomputed */
+} CheckpointChain;
+/* Of a training program; k* is vl_checkpoint_interval of the three. */
+CheckpointChain vl_checkpoint_chain(const Program *program, bool operators);
 
 #endif

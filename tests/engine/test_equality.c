@@ -44,6 +44,14 @@ static void build_resnet50(Program *program) {
   require_ok(resnet->build(values, true, program));
 }
 
+static void build_bert(Program *program) {
+  const Case *bert = vl_case_find("bert-base");
+  static const char *const small[] = {"layers=3", "hidden=32", "heads=2", "vocabulary=60", "sequence=16"};
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  require_ok(vl_case_arguments(bert, 2, small, 5, values));
+  require_ok(bert->build(values, true, program));
+}
+
 static void outcome_of(Build build, const char *recipe, Outcome *outcome) {
   Program program;
   *outcome = (Outcome){0};
@@ -92,8 +100,13 @@ static const char *const of_baseline[] = {
     "checkpoint=1",
     "checkpoint=2",
     "checkpoint=segments:2",
+    "checkpoint=ops:1",
+    "checkpoint=ops:5",
+    "checkpoint=model",
+    "checkpoint=runs:2",
     "recompute=norm",
     "update=in-backward",
+    "checkpoint=ops:3 recompute=norm",
     "checkpoint=2 recompute=norm update=in-backward",
     "inplace=all pool-index=u8 checkpoint=1 recompute=norm update=in-backward",
 };
@@ -102,6 +115,8 @@ static const char *const of_vramlab[] = {
     "stack=vramlab",
     "stack=vramlab checkpoint=1",
     "stack=vramlab checkpoint=segments:2",
+    "stack=vramlab checkpoint=ops:4",
+    "stack=vramlab checkpoint=model",
     "stack=vramlab recompute=norm",
     "stack=vramlab update=in-backward",
     "stack=vramlab checkpoint=2 recompute=norm update=in-backward",
@@ -111,6 +126,8 @@ static const char *const of_amp[] = {
     "amp=bf16",
     "amp=bf16 inplace=all",
     "amp=bf16 checkpoint=1",
+    "amp=bf16 checkpoint=ops:6",
+    "amp=bf16 checkpoint=model",
     "amp=bf16 recompute=norm",
     "amp=bf16 checkpoint=2 recompute=norm update=in-backward",
 };
@@ -161,6 +178,24 @@ static void results_are_bitwise_equal_with_a_tied_table(void **state) {
   assert_same_results(network_tied, "stack=vramlab amp=bf16", of_amp_vramlab, COUNT(of_amp_vramlab));
 }
 
+/* Dropout in the attention and behind it: every repetition draws the mask of its forward. */
+static void bert_is_bitwise_equal_however_it_is_recomputed_d1(void **state) {
+  (void)state;
+  static const char *const of_attention[] = {
+      "checkpoint=selective", "checkpoint=1",
+      "checkpoint=2",         "checkpoint=ops:1",
+      "checkpoint=ops:4",     "checkpoint=ops:11",
+      "checkpoint=model",     "checkpoint=runs:2",
+      "checkpoint=auto:1GiB", "checkpoint=selective inplace=all recompute=norm"};
+  static const char *const of_low[] = {"amp=bf16 checkpoint=selective", "amp=bf16 checkpoint=1",
+                                       "amp=bf16 checkpoint=ops:5", "amp=bf16 checkpoint=model"};
+  static const char *const of_ours[] = {"stack=vramlab checkpoint=1", "stack=vramlab checkpoint=ops:3",
+                                        "stack=vramlab checkpoint=model"};
+  assert_same_results(build_bert, "baseline", of_attention, COUNT(of_attention));
+  assert_same_results(build_bert, "amp=bf16", of_low, COUNT(of_low));
+  assert_same_results(build_bert, "stack=vramlab", of_ours, COUNT(of_ours));
+}
+
 static void results_are_bitwise_equal_within_our_stack(void **state) {
   (void)state;
   assert_same_results(build_small, "stack=vramlab", of_vramlab, COUNT(of_vramlab));
@@ -177,7 +212,8 @@ static void resnet50_is_bitwise_equal(void **state) {
   (void)state;
   if (strcmp(device_name, "reference") == 0) skip();
   static const char *const recipes[] = {
-      "checkpoint=2 recompute=norm update=in-backward inplace=all pool-index=u8"};
+      "checkpoint=2 recompute=norm update=in-backward inplace=all pool-index=u8", "checkpoint=ops:10",
+      "checkpoint=model"};
   static const char *const ours[] = {"stack=vramlab checkpoint=2 recompute=norm update=in-backward"};
   assert_same_results(build_resnet50, "baseline", recipes, COUNT(recipes));
   assert_same_results(build_resnet50, "stack=vramlab", ours, COUNT(ours));
@@ -232,6 +268,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(results_are_bitwise_equal_with_adamw),
       cmocka_unit_test(results_are_bitwise_equal_with_a_tied_table),
       cmocka_unit_test(results_are_bitwise_equal_within_accumulation),
+      cmocka_unit_test(bert_is_bitwise_equal_however_it_is_recomputed_d1),
       cmocka_unit_test(results_are_bitwise_equal_within_our_stack),
       cmocka_unit_test(results_are_bitwise_equal_within_mixed_precision),
       cmocka_unit_test(resnet50_is_bitwise_equal),

@@ -30,12 +30,15 @@ static void dropout_gradients(const char *recipe, uint64_t seed, int32_t repeats
  * repeated. Both are 2 where the forward kept the element and 0 elsewhere. */
 static void the_mask_is_drawn_again_the_same_d1(void **state) {
   (void)state;
-  for (uint64_t seed = 7; seed <= 9; seed++) {
+  for (uint64_t seed = 7; seed <= 10; seed++) {
+    static const char *const recipes[] = {"checkpoint=1", "checkpoint=model", "checkpoint=runs:1",
+                                          "checkpoint=ops:2"};
+    const char *recipe = recipes[seed % 4];
     Job plain, checkpointed;
     Recording expected = {0}, actual = {0};
     dropout_gradients("baseline", seed, 0, &plain, &expected);
-    dropout_gradients("checkpoint=1", seed, 1, &checkpointed, &actual);
-    assert_recordings_equal(&expected, &actual, "checkpoint=1");
+    dropout_gradients(recipe, seed, 1, &checkpointed, &actual);
+    assert_recordings_equal(&expected, &actual, recipe);
     uint64_t key = vl_random_key(seed, 0, "dropout");
     const float *of_p = recording_find(&actual, "p.weight.grad")->data;
     const float *of_q = recording_find(&actual, "q.weight.grad")->data;
@@ -145,9 +148,10 @@ static void assert_statistics(Job *job, double mean, int64_t batches) {
  * repeated; 1.9 and 4.686 would be two updates a step. */
 static void running_statistics_are_updated_once_a_step_d3(void **state) {
   (void)state;
-  static const char *const recipes[] = {"baseline",       "checkpoint=1",
-                                        "recompute=norm", "checkpoint=1 recompute=norm update=in-backward",
-                                        "stack=vramlab",  "stack=vramlab checkpoint=1 recompute=norm"};
+  static const char *const recipes[] = {"baseline",         "checkpoint=1",
+                                        "checkpoint=ops:3", "checkpoint=model",
+                                        "recompute=norm",   "checkpoint=1 recompute=norm update=in-backward",
+                                        "stack=vramlab",    "stack=vramlab checkpoint=1 recompute=norm"};
   float images[ELEMENTS];
   for (int32_t i = 0; i < ELEMENTS; i++)
     images[i] = 10.0F;
