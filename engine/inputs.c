@@ -91,6 +91,7 @@ void engine_inputs_end_step(Inputs *inputs) {
 int64_t engine_inputs_counted(const Inputs *inputs, const Storage *labels) {
   const Input *item = find(inputs, labels->name);
   if (item && item->of_step >= 0) return item->of_step;
+  if (item && inputs->micro_batches == 1) return item->counted;
   return labels->elements * inputs->micro_batches;
 }
 

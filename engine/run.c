@@ -62,9 +62,11 @@ static Status obtain_buffers(Walk *walk, const Instance *instance) {
 
 /* What a loss divides by when its rows are part of the step's only. */
 static int64_t counted_rows(const Walk *walk, const Node *node) {
-  if (walk->run->executable->program.accumulate == 1) return 0;
   const Storage *labels = vl_labels_of(node);
-  return labels ? engine_inputs_counted(walk->inputs, labels) : 0;
+  if (!labels) return 0;
+  bool whole =
+      walk->run->executable->program.accumulate == 1 && node->inputs[1]->shape[0] == labels->elements;
+  return whole ? 0 : engine_inputs_counted(walk->inputs, labels);
 }
 
 static Status launch(Walk *walk, const Instance *instance) {

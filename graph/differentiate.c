@@ -48,13 +48,15 @@ Tensor *vl_gradient_take(Gradients *gradients, const Tensor *tensor) {
   return arrived;
 }
 
-/* A tensor needs a gradient when it is a parameter or is made from one by a differentiable op. */
+/* A tensor needs a gradient when it is a parameter that is trained, or made from one by a differentiable op.
+ */
 static void mark_needed(Gradients *gradients) {
   Graph *graph = gradients->graph;
   make_room(gradients, graph->tensor_count);
   for (int32_t i = 0; i < graph->tensor_count; i++) {
     const Tensor *tensor = graph->tensors[i];
-    gradients->needed[i] = tensor->storage->role == ROLE_PARAMETER && !tensor->producer;
+    const Storage *storage = tensor->storage;
+    gradients->needed[i] = storage->role == ROLE_PARAMETER && !storage->frozen && !tensor->producer;
   }
   for (int32_t i = 0; i < graph->node_count; i++) {
     const Node *node = graph->nodes[i];
@@ -107,7 +109,7 @@ static Status collect(Program *program, const Gradients *gradients) {
   int32_t storages = graph->storage_count; /* copies of gradients add more */
   for (int32_t i = 0; i < storages; i++) {
     Storage *storage = graph->storages[i];
-    if (storage->role != ROLE_PARAMETER) continue;
+    if (storage->role != ROLE_PARAMETER || storage->frozen) continue;
     Tensor *gradient = vl_gradient_of(gradients, storage->root);
     if (!gradient) return vl_error(VL_INVALID, "parameter %s does not reach the loss", storage->name);
     if (gradient->storage->role == ROLE_GRADIENT) { /* another parameter's too: each has its own */

@@ -8,6 +8,10 @@
 
 enum { VL_MAX_DIMS = 5, VL_MAX_INPUTS = 8, VL_MAX_OUTPUTS = 4 };
 
+/* Optimizer state in 8 bits: elements that share a scale (as in current bitsandbytes; 2048 in the paper), and
+ * the elements below which a parameter's state stays in its own type. */
+enum { VL_STATE_BLOCK = 256, VL_STATE_LEAST = 4096 };
+
 /* The label of a row that a loss does not count (PyTorch's ignore_index). */
 enum { VL_IGNORED_LABEL = -100 };
 
@@ -53,6 +57,7 @@ typedef struct Storage {
   Tensor *root;    /* the tensor that gives the logical shape */
   LayoutId layout; /* LAYOUT_ANY until compiled */
   Init init;
+  bool frozen; /* a parameter that is not trained: no gradient, no optimizer state, no update */
 } Storage;
 
 /* A view of a storage. Shapes are logical: (N, C, [D,] H, W); (O, I/g, [kD,] kH, kW) for weights. */
@@ -265,6 +270,7 @@ typedef struct OptimizerSettings {
   double learning_rate, weight_decay;
   double momentum;              /* SGD */
   double beta1, beta2, epsilon; /* AdamW */
+  bool state_8bit;              /* AdamW: moments as 8-bit codes, where vl_parameter_takes_8bit says so */
 } OptimizerSettings;
 /* AdamW with the defaults of torch.optim.AdamW. */
 OptimizerSettings vl_optimizer_adamw(void);
@@ -293,11 +299,17 @@ void vl_program_init(Program *program, Graph *graph);
 void vl_program_destroy(Program *program);
 
 /* Appends the backward segment for program->loss (seeded with 1) and fills program->gradients, one entry
- * per parameter in order of creation. Gradients of parameters get ROLE_GRADIENT and the name
+ * per parameter that is not frozen, in order of creation. Gradients of parameters get ROLE_GRADIENT and the
+ * name
  * "<parameter>.grad". */
 Status vl_program_differentiate(Program *program) VL_CHECKED;
+/* Whether a parameter's optimizer state is kept in 8 bits when that is asked for: matrices of at least
+ * VL_STATE_LEAST elements that are no table of embeddings, whose rows' gradients come and go. What has more
+ * dimensions lies in a device's own layout, where elements of a block are not neighbours. */
+bool vl_parameter_takes_8bit(const Graph *graph, const Tensor *parameter);
 /* Appends the update segment, one node per parameter with its state in the parameter's type: `sgd` with
- * "<parameter>.momentum", or `adamw` with PyTorch's "<parameter>.exp_avg" and "<parameter>.exp_avg_sq". How
+ * "<parameter>.momentum", or `adamw` with PyTorch's "<parameter>.exp_avg" and "<parameter>.exp_avg_sq"; with
+ * state_8bit `adamw_8bit` with the same as u8 and "<parameter>.absmax" of shape (2, blocks). How
  * many steps AdamW has made is the number of the step it runs in, which State files keep. */
 Status vl_program_add_updates(Program *program) VL_CHECKED;
 
@@ -367,8 +379,8 @@ int64_t vl_graph_parameter_count(const Graph *graph);
 int64_t vl_program_saved_bytes(const Program *program);
 /* Samples of a micro-batch: the leading dimension of the inputs; -1 when they differ or there are none. */
 int64_t vl_program_samples(const Program *program);
-/* The input whose labels a softmax_cross_entropy or its gradient counts; NULL for another node, or when the
- * labels are not an input's, in its order. */
+/* The input whose labels, or a run of them, a softmax_cross_entropy or its gradient counts; NULL for another
+ * node, or when the labels are not an input's, in its order. */
 const Storage *vl_labels_of(const Node *node);
 
 void vl_graph_print(const Graph *graph, FILE *out);     /* one node a line, with shapes, FLOPs and bytes */

@@ -2,7 +2,7 @@
  *
  * {"format": "vramlab-graph", "version": 1, "name": text, "block_count": integer,
  *  "storages": [{"id", "name", "scope", "role", "dtype", "elements", "root": tensor id,
- *                "init": {"kind": "zero" | "constant" | "uniform", "value"}}],
+ *                "init": {"kind": "zero" | "constant" | "uniform", "value"}, "frozen"}],
  *  "tensors": [{"id", "name", "dtype", "shape": [...], "storage": storage id, "offset"}],
  *  "nodes": [{"op", "params": {the fields of the op's table}, "inputs": [tensor id | null],
  *             "outputs": [tensor id | null], "scope", "segment", "block", "inplace_hint",
@@ -99,11 +99,11 @@ static Status write_storages(Writer *writer) {
     if (storage->root->storage != storage)
       return vl_error(VL_INTERNAL, "storage %s: its root %s lies in storage %s", storage->name,
                       storage->root->name, storage->root->storage->name);
-    json_t *object =
-        json_pack("{s:i,s:s,s:s,s:s,s:s,s:I,s:i,s:{s:s,s:f}}", "id", id, "name", storage->name, "scope",
-                  storage->scope, "role", vl_role_name(storage->role), "dtype", vl_dtype_name(storage->dtype),
-                  "elements", (json_int_t)storage->elements, "root", writer->tensor_ids[storage->root->id],
-                  "init", "kind", init_name((int)storage->init.kind), "value", storage->init.value);
+    json_t *object = json_pack(
+        "{s:i,s:s,s:s,s:s,s:s,s:I,s:i,s:{s:s,s:f},s:b}", "id", id, "name", storage->name, "scope",
+        storage->scope, "role", vl_role_name(storage->role), "dtype", vl_dtype_name(storage->dtype),
+        "elements", (json_int_t)storage->elements, "root", writer->tensor_ids[storage->root->id], "init",
+        "kind", init_name((int)storage->init.kind), "value", storage->init.value, "frozen", storage->frozen);
     VL_TRY(write_element(writer, "storages", id, object, &first));
   }
   return vl_ok();
@@ -322,7 +322,8 @@ typedef struct Reader {
 } Reader;
 
 static Status read_storage(Reader *reader, json_t *object, int32_t index) {
-  static const char *const keys[] = {"id", "name", "scope", "role", "dtype", "elements", "root", "init"};
+  static const char *const keys[] = {"id",       "name", "scope", "role",  "dtype",
+                                     "elements", "root", "init",  "frozen"};
   static const char *const init_keys[] = {"kind", "value"};
   char path[PATH_BYTES], init_path[PATH_BYTES];
   snprintf(path, sizeof path, "storages[%d]", index);
@@ -345,6 +346,7 @@ static Status read_storage(Reader *reader, json_t *object, int32_t index) {
   VL_TRY(check_keys(init, init_path, init_keys, 2));
   VL_TRY(get_choice(init, init_path, "kind", init_name, INIT_UNIFORM + 1, &kind));
   storage->init.kind = (InitKind)kind;
+  VL_TRY(get_bool(object, path, "frozen", &storage->frozen));
   return get_real(json_object_get(init, "value"), init_path, "value", &storage->init.value);
 }
 

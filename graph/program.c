@@ -35,10 +35,39 @@ typedef struct Updater {
 static const Updater updaters[] = {
     [OPTIMIZER_SGD] = {"sgd", {"momentum"}}, [OPTIMIZER_ADAMW] = {"adamw", {"exp_avg", "exp_avg_sq"}}};
 
-static Tensor *add_state(Graph *graph, const Tensor *parameter, const char *state) {
+static Tensor *add_state(Graph *graph, const Tensor *parameter, const char *state, DType dtype, int32_t rank,
+                         const int64_t *shape) {
   const char *name = vl_arena_format(graph->arena, "%s.%s", parameter->name, state);
-  return vl_graph_parameter(graph, name, ROLE_OPTIMIZER, parameter->dtype, parameter->rank, parameter->shape,
-                            (Init){.kind = INIT_ZERO});
+  return vl_graph_parameter(graph, name, ROLE_OPTIMIZER, dtype, rank, shape, (Init){.kind = INIT_ZERO});
+}
+
+static bool is_table(const Graph *graph, const Tensor *parameter) {
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    bool looks_up = strcmp(node->op->name, "embedding") == 0 || strcmp(node->op->name, "slice") == 0;
+    if (looks_up && node->inputs[0] == parameter) return true;
+  }
+  return false;
+}
+
+bool vl_parameter_takes_8bit(const Graph *graph, const Tensor *parameter) {
+  return parameter->rank == 2 && vl_tensor_elements(parameter) >= VL_STATE_LEAST &&
+         !is_table(graph, parameter);
+}
+
+static Status add_update(Graph *graph, const ParameterGradient *entry, const Updater *updater,
+                         const OpParams *params, bool in_8bit) {
+  const Tensor *parameter = entry->parameter;
+  Tensor *inputs[] = {entry->parameter, entry->gradient, NULL, NULL, NULL};
+  int32_t count = 2;
+  DType dtype = in_8bit ? DTYPE_U8 : parameter->dtype;
+  for (int32_t s = 0; s < 2 && updater->states[s]; s++)
+    inputs[count++] =
+        add_state(graph, parameter, updater->states[s], dtype, parameter->rank, parameter->shape);
+  if (!in_8bit) return vl_graph_add(graph, updater->op, params, inputs, count, NULL);
+  int64_t scales[] = {2, (vl_tensor_elements(parameter) + VL_STATE_BLOCK - 1) / VL_STATE_BLOCK};
+  inputs[count++] = add_state(graph, parameter, "absmax", DTYPE_F32, 2, scales);
+  return vl_graph_add(graph, "adamw_8bit", params, inputs, count, NULL);
 }
 
 Status vl_program_add_updates(Program *program) {
@@ -54,12 +83,10 @@ Status vl_program_add_updates(Program *program) {
                      .epsilon = optimizer->epsilon};
   for (int32_t i = 0; i < program->gradient_count; i++) {
     const ParameterGradient *entry = &program->gradients[i];
-    Tensor *inputs[] = {entry->parameter, entry->gradient, NULL, NULL};
-    int32_t count = 2;
+    bool in_8bit = optimizer->kind == OPTIMIZER_ADAMW && optimizer->state_8bit &&
+                   vl_parameter_takes_8bit(graph, entry->parameter);
     graph->scope = entry->parameter->storage->scope;
-    for (int32_t s = 0; s < 2 && updater->states[s]; s++)
-      inputs[count++] = add_state(graph, entry->parameter, updater->states[s]);
-    VL_TRY(vl_graph_add(graph, updater->op, &params, inputs, count, NULL));
+    VL_TRY(add_update(graph, entry, updater, &params, in_8bit));
   }
   return vl_ok();
 }
@@ -80,9 +107,14 @@ const Storage *vl_labels_of(const Node *node) {
   if (!forward && strcmp(node->op->name, "softmax_cross_entropy_backward") != 0) return NULL;
   const Tensor *labels = node->inputs[forward ? 1 : 2];
   int64_t rows = vl_tensor_elements(labels);
-  while (labels->producer &&
-         (labels->producer->op->is_view || strcmp(labels->producer->op->name, "copy") == 0))
-    labels = labels->producer->inputs[0];
+  for (; labels->producer; labels = labels->producer->inputs[0]) {
+    const Op *op = labels->producer->op;
+    bool part = strcmp(op->name, "slice") == 0 && labels->rank == 1;
+    if (part)
+      rows = vl_tensor_elements(labels->producer->inputs[0]);
+    else if (!op->is_view && strcmp(op->name, "copy") != 0)
+      return NULL;
+  }
   return labels->storage->role == ROLE_INPUT && labels->storage->elements == rows ? labels->storage : NULL;
 }
 

@@ -11,7 +11,7 @@ static const char *const stack_items[][2] = {{"fuse", "norm"},
                                              {"inplace", "all"}};
 
 static Status unknown_key(const char *key) {
-  char known[256] = "stack";
+  char known[512] = "stack";
   int32_t count;
   const Optimization *const *all = vl_optimization_all(&count);
   for (int32_t i = 0; i < count; i++) {

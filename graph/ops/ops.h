@@ -25,7 +25,7 @@ extern const Op op_reshape, op_transpose, op_slice, op_pad;
 extern const Op op_tanh, op_tanh_backward, op_softmax, op_softmax_backward;
 extern const Op op_embedding, op_embedding_backward, op_gather_tokens, op_gather_tokens_backward;
 extern const Op op_dropout, op_softmax_cross_entropy, op_softmax_cross_entropy_backward, op_correct_count;
-extern const Op op_cast, op_copy, op_fill, op_sgd, op_adamw;
+extern const Op op_cast, op_copy, op_fill, op_sgd, op_adamw, op_adamw_8bit;
 
 /* ---- Checks: VL_INVALID names the op, its scope and the numbers that clash ------------------------------- */
 

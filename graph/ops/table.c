@@ -53,6 +53,7 @@ static const Op *const ops[] = {
     &op_fill,
     &op_sgd,
     &op_adamw,
+    &op_adamw_8bit,
 };
 
 enum { OP_COUNT = sizeof ops / sizeof *ops };

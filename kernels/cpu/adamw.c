@@ -8,22 +8,13 @@
  *
  * This is the order of PyTorch's fused AdamW, without its multiply-adds and with c multiplied through: there
  * sqrt(v) is divided by c, and a division an element is more than the memory needs. */
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/adamw.h"
 
 #include <math.h>
 #include <omp.h>
 
 enum { IN_W, IN_DW, IN_M, IN_V, INPUTS };
 enum { OUT_W, OUT_M, OUT_V, OUTPUTS };
-
-/* What a step multiplies by: computed in double, rounded once. */
-typedef struct AdamwFactors {
-  float decay;                  /* 1 - learning_rate weight_decay */
-  float new_mean;               /* 1 - beta1 */
-  float old_square, new_square; /* beta2, 1 - beta2 */
-  float epsilon;                /* c epsilon */
-  float step;                   /* - c learning_rate / (1 - beta1^t) */
-} AdamwFactors;
 
 VECTOR_CLONES
 static void step(float *const to[OUTPUTS], const float *const from[INPUTS], int64_t count, AdamwFactors by) {
@@ -57,7 +48,7 @@ static void step_range(const VectorArray inputs[INPUTS], const VectorArray outpu
   }
 }
 
-static AdamwFactors factors_of(const OpParams *params, const LaunchContext *context) {
+AdamwFactors cpu_adamw_factors(const OpParams *params, const LaunchContext *context) {
   double rate = context->learning_rate > 0.0 ? context->learning_rate : params->learning_rate;
   double steps = (double)context->step + 1.0, correction = sqrt(1.0 - pow(params->beta2, steps));
   return (AdamwFactors){.decay = (float)(1.0 - rate * params->weight_decay),
@@ -71,7 +62,7 @@ static AdamwFactors factors_of(const OpParams *params, const LaunchContext *cont
 static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                      uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
-  AdamwFactors by = factors_of(&kernel->node->params, context);
+  AdamwFactors by = cpu_adamw_factors(&kernel->node->params, context);
   VectorArray from[INPUTS], to[OUTPUTS];
   for (int32_t i = 0; i < INPUTS; i++)
     from[i] = vector_input(kernel, inputs, i);

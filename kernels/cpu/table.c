@@ -6,10 +6,10 @@ extern const CpuOp cpu_op_attention, cpu_op_attention_backward;
 extern const CpuOp cpu_op_cast, cpu_op_conv, cpu_op_conv_backward_data, cpu_op_conv_backward_weights,
     cpu_op_copy, cpu_op_linear, cpu_op_matmul;
 
-extern const CpuOp cpu_op_layer_norm, cpu_op_layer_norm_backward, cpu_op_adamw, cpu_op_add, cpu_op_avg_pool,
-    cpu_op_avg_pool_backward, cpu_op_batch_norm_apply, cpu_op_batch_norm_backward, cpu_op_batch_norm_stats,
-    cpu_op_batch_norm_update, cpu_op_broadcast, cpu_op_correct_count, cpu_op_dropout, cpu_op_fill,
-    cpu_op_gelu, cpu_op_gelu_backward, cpu_op_global_avg_pool, cpu_op_global_avg_pool_backward,
+extern const CpuOp cpu_op_layer_norm, cpu_op_layer_norm_backward, cpu_op_adamw, cpu_op_adamw_8bit, cpu_op_add,
+    cpu_op_avg_pool, cpu_op_avg_pool_backward, cpu_op_batch_norm_apply, cpu_op_batch_norm_backward,
+    cpu_op_batch_norm_stats, cpu_op_batch_norm_update, cpu_op_broadcast, cpu_op_correct_count, cpu_op_dropout,
+    cpu_op_fill, cpu_op_gelu, cpu_op_gelu_backward, cpu_op_global_avg_pool, cpu_op_global_avg_pool_backward,
     cpu_op_max_pool, cpu_op_max_pool_backward, cpu_op_mul, cpu_op_pad, cpu_op_relu, cpu_op_relu_backward,
     cpu_op_reshape, cpu_op_scale, cpu_op_sgd, cpu_op_slice, cpu_op_softmax_cross_entropy,
     cpu_op_softmax_cross_entropy_backward, cpu_op_sum, cpu_op_transpose;
@@ -19,6 +19,7 @@ extern const CpuOp cpu_op_embedding, cpu_op_embedding_backward, cpu_op_gather_to
 
 static const CpuOp *const ops[] = {
     &cpu_op_adamw,
+    &cpu_op_adamw_8bit,
     &cpu_op_add,
     &cpu_op_attention,
     &cpu_op_attention_backward,

@@ -129,6 +129,24 @@ static Status build_head(Graph *graph, Tensor *x, Program *program) {
   return vl_ok();
 }
 
+/* A matrix that no loss reads, since those that do are too small for moments in 8 bits. */
+static Status build_8bit_update(Graph *graph) {
+  const int64_t shape[] = {3, 100}, scales[] = {2, 2};
+  vl_graph_set_scope(graph, "coded");
+  Tensor *inputs[] = {
+      parameter(graph, "coded.weight", 2, shape), input(graph, "coded.weight.grad", DTYPE_F32, 2, shape),
+      vl_graph_parameter(graph, "coded.weight.exp_avg", ROLE_OPTIMIZER, DTYPE_U8, 2, shape, (Init){0}),
+      vl_graph_parameter(graph, "coded.weight.exp_avg_sq", ROLE_OPTIMIZER, DTYPE_U8, 2, shape, (Init){0}),
+      vl_graph_parameter(graph, "coded.weight.absmax", ROLE_OPTIMIZER, DTYPE_F32, 2, scales, (Init){0})};
+  OptimizerSettings adamw = vl_optimizer_adamw();
+  OpParams params = {.learning_rate = adamw.learning_rate,
+                     .weight_decay = adamw.weight_decay,
+                     .beta1 = adamw.beta1,
+                     .beta2 = adamw.beta2,
+                     .epsilon = adamw.epsilon};
+  return vl_graph_add(graph, "adamw_8bit", &params, inputs, 5, NULL);
+}
+
 /* SGD for the first half of the parameters, AdamW for the others. */
 static Status build_updates(const Program *program) {
   Program half = *program;
@@ -137,7 +155,8 @@ static Status build_updates(const Program *program) {
   half.gradients += half.gradient_count;
   half.gradient_count = program->gradient_count - half.gradient_count;
   half.optimizer = vl_optimizer_adamw();
-  return vl_program_add_updates(&half);
+  VL_TRY(vl_program_add_updates(&half));
+  return build_8bit_update(program->graph);
 }
 
 static Status build(Program *program) {

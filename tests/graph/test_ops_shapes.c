@@ -38,7 +38,7 @@ static void table_is_the_contract(void **state) {
   const Op *const *ops = vl_op_all(&count);
   char line[1024], name[64];
   while (fgets(line, sizeof line, file) != NULL) {
-    if (sscanf(line, "| `%63[a-z_]`", name) != 1) continue;
+    if (sscanf(line, "| `%63[a-z_0-9]`", name) != 1) continue;
     assert_true(row < count);
     assert_string_equal(ops[row]->name, name);
     assert_ptr_equal(vl_op_find(name), ops[row]);
@@ -617,6 +617,24 @@ static void ops_refuse_what_clashes(void **state) {
         .inputs = {{DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}, {DTYPE_F32, 1, {3}}},
         .input_count = 4},
        "epsilon = 1e-50"},
+      {{.op = "adamw_8bit",
+        .params = {.epsilon = 1e-8},
+        .inputs = {{DTYPE_F32, 2, {3, 9}},
+                   {DTYPE_F32, 2, {3, 9}},
+                   {DTYPE_U8, 2, {3, 9}},
+                   {DTYPE_F32, 2, {3, 9}},
+                   {DTYPE_F32, 2, {2, 1}}},
+        .input_count = 5},
+       "v is f32; must be u8"},
+      {{.op = "adamw_8bit",
+        .params = {.epsilon = 1e-8},
+        .inputs = {{DTYPE_F32, 2, {30, 9}},
+                   {DTYPE_F32, 2, {30, 9}},
+                   {DTYPE_U8, 2, {30, 9}},
+                   {DTYPE_U8, 2, {30, 9}},
+                   {DTYPE_F32, 2, {2, 1}}},
+        .input_count = 5},
+       "expected (2, 2)"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Graph *graph = vl_graph_create("case");

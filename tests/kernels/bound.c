@@ -508,6 +508,8 @@ Status bound_outputs(const Node *node, double *const *inputs, double *const *out
       return own_bounds[i].fill(node, inputs, outputs, bounds), vl_ok();
   }
   if (strcmp(name, "adamw") == 0) return adamw_bounds(node, inputs, outputs, bounds, context), vl_ok();
+  if (strcmp(name, "adamw_8bit") == 0)
+    return adamw_8bit_bounds(node, inputs, outputs, bounds, context), vl_ok();
   for (size_t i = 0; i < sizeof linear_ops / sizeof *linear_ops; i++) {
     if (strcmp(linear_ops[i].name, name) == 0) {
       return linear_bounds(&linear_ops[i], node, inputs, outputs, bounds, context);

@@ -11,5 +11,8 @@ double sum_roundings(int64_t terms);
 /* attention and attention_backward. */
 void attention_bounds(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds,
                       const LaunchContext *context);
+/* adamw_8bit. */
+void adamw_8bit_bounds(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds,
+                       const LaunchContext *context);
 
 #endif

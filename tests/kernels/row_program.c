@@ -14,12 +14,13 @@ static DType dtype_of(OperandKind kind, DType run) {
   case OPERAND_STATE: return DTYPE_F32;
   case OPERAND_COUNTER: return DTYPE_I64;
   case OPERAND_LABELS: return DTYPE_I32;
+  case OPERAND_CODES: return DTYPE_U8;
   default: return run;
   }
 }
 
 static Role role_of(const OpRow *row, OperandKind kind) {
-  if (kind == OPERAND_STATE || kind == OPERAND_COUNTER) return ROLE_STATISTIC;
+  if (kind == OPERAND_STATE || kind == OPERAND_COUNTER || kind == OPERAND_CODES) return ROLE_STATISTIC;
   return !row->no_gradient && has_gradient(kind) ? ROLE_PARAMETER : ROLE_INPUT;
 }
 
@@ -101,6 +102,8 @@ static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t see
     bool drawn = strncmp(storage->name, "operand", 7) == 0 && storage->role != ROLE_GRADIENT;
     if (drawn && row->operands[operand].kind == OPERAND_COUNTER) {
       evaluation->values[storage->id][0] = 41.0;
+    } else if (drawn && row->operands[operand].kind == OPERAND_CODES) {
+      evaluation_draw_whole(evaluation, storage, seed, 256);
     } else if (drawn && row->operands[operand].kind == OPERAND_LABELS) {
       draw_labels(&row->operands[operand], evaluation, storage, seed);
     } else if (drawn && row->operands[operand].values == VALUES_PADDED) {

@@ -42,6 +42,10 @@
   { .kind = OPERAND_LABELS, .values = VALUES_IGNORABLE, .shape = {samples}, .count = classes }
 #define IGNORED_LABELS(samples)                                                                              \
   { .kind = OPERAND_LABELS, .values = VALUES_IGNORED, .shape = {samples}, .count = 1 }
+#define CODES(...)                                                                                           \
+  {                                                                                                          \
+    .kind = OPERAND_CODES, .shape = { __VA_ARGS__ }                                                          \
+  }
 /* Of rank 0. */
 #define SCALAR                                                                                               \
   { .kind = OPERAND_F32 }
@@ -687,6 +691,20 @@ const OpRow op_rows[] = {
      .params = {.learning_rate = 1e-3, .beta1 = 0.5, .beta2 = 0.75, .epsilon = 0.1},
      .operands = {STATE_SIGNED(3, 5, 691), STATE_SIGNED(3, 5, 691), STATE_SIGNED(3, 5, 691),
                   STATE(3, 5, 691)},
+     .build = first_output,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "adamw_8bit",
+     .what = "one short block",
+     .params = {.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 1e-2},
+     .operands = {STATE_SIGNED(5, 21), STATE_SIGNED(5, 21), CODES(5, 21), CODES(5, 21), STATE(2, 1)},
+     .build = first_output,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "adamw_8bit",
+     .what = "many blocks, the last of three elements, no decay",
+     .params = {.learning_rate = 1e-3, .beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-8},
+     .operands = {STATE_SIGNED(241, 51), STATE_SIGNED(241, 51), CODES(241, 51), CODES(241, 51), STATE(2, 49)},
      .build = first_output,
      .no_gradient = true,
      .f32_only = true},

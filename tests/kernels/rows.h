@@ -23,7 +23,8 @@ typedef enum OperandKind {
   OPERAND_F32,        /* f32 in every run; has a gradient */
   OPERAND_STATE,      /* f32 in every run, without a gradient */
   OPERAND_COUNTER,    /* i64, one element, from 0 */
-  OPERAND_LABELS      /* i32 */
+  OPERAND_LABELS,     /* i32 */
+  OPERAND_CODES       /* u8, any value, without a gradient */
 } OperandKind;
 
 typedef struct Operand {

@@ -571,6 +571,81 @@ static void accumulation_says_why_not(void **state) {
   assert_unsupported(&program, "accumulate=2", "is made by relu; only sums of softmax_cross_entropy");
 }
 
+static void build_small_bert(bool training, Program *program) {
+  const Case *bert = vl_case_find("bert-base");
+  const char *settings[] = {"sequence=16", "layers=2", "hidden=64", "heads=4", "vocabulary=61"};
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  require_ok(vl_case_arguments(bert, 4, settings, sizeof settings / sizeof *settings, values));
+  require_ok(bert->build(values, training, program));
+}
+
+static void losses_in_parts_say_why_not(void **state) {
+  (void)state;
+  Program program;
+  network_layers(2, 16, &program);
+  assert_unsupported(&program, "loss-chunks=2", "no loss of layers is a softmax_cross_entropy of a linear");
+  build_small_bert(true, &program);
+  assert_unsupported(&program, "loss-chunks=13", "mlm_loss has only 12 rows");
+  build_small_bert(true, &program);
+  require_ok(vl_apply(program.graph, "gelu", NULL, &program.logits, 1, &(Tensor *){NULL}));
+  assert_unsupported(&program, "loss-chunks=2", "reads the scores of mlm as a whole");
+}
+
+/* No tensor of a training program has a number for every row and word, in forward or backward; evaluation
+ * keeps its scores. */
+static void losses_in_parts_never_have_all_scores(void **state) {
+  (void)state;
+  enum { ROWS = 12, WORDS = 61, PARTS = 5 };
+  Program program;
+  build_small_bert(true, &program);
+  require_ok(apply_recipe("loss-chunks=5", &program));
+  assert_null(program.logits);
+  int32_t losses = 0, most = 0;
+  for (int32_t i = 0; i < program.graph->node_count; i++) {
+    const Node *node = program.graph->nodes[i];
+    losses += node->segment == SEGMENT_FORWARD && is_op(node, "softmax_cross_entropy");
+    for (int32_t k = 0; k < node->output_count; k++) {
+      const Tensor *output = node->outputs[k];
+      if (!output || output->rank != 2 || output->shape[1] != WORDS) continue;
+      most = output->shape[0] > most ? (int32_t)output->shape[0] : most;
+    }
+  }
+  assert_int_equal(losses, PARTS + 1);
+  assert_int_equal(most, (ROWS + PARTS - 1) / PARTS);
+  peak_bytes_of(&program);
+  vl_program_destroy(&program);
+  for (int32_t training = 0; training < 2; training++) {
+    build_small_bert(training == 1, &program);
+    require_ok(apply_recipe(training ? "loss-chunks=1" : "loss-chunks=5", &program));
+    assert_non_null(program.logits);
+    vl_program_destroy(&program);
+  }
+}
+
+static void freezing_says_why_not(void **state) {
+  (void)state;
+  Program program;
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  assert_unsupported(&program, "freeze=embeddings", "has none before its first block");
+  network_dropout(&program);
+  program.graph->block_count = 0;
+  assert_unsupported(&program, "freeze=1", "has no blocks to count");
+  build_small_bert(true, &program);
+  Status status = apply_recipe("freeze=3", &program);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "has only 2 blocks"));
+  vl_program_destroy(&program);
+}
+
+static void moments_in_8_bits_say_why_not(void **state) {
+  (void)state;
+  Program program;
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  assert_unsupported(&program, "optimizer-state=8bit", "is trained by SGD");
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16, .adamw = true}, &program);
+  assert_unsupported(&program, "optimizer-state=8bit", "no matrix of at least 4096 elements");
+}
+
 /* Evaluation has nothing to add up, and one micro-batch is the batch. */
 static void accumulation_leaves_alone_what_has_no_parts(void **state) {
   (void)state;
@@ -775,6 +850,10 @@ int main(void) {
       cmocka_unit_test(checkpoint_refuses_more_segments_than_blocks_d5),
       cmocka_unit_test(accumulation_says_why_not),
       cmocka_unit_test(accumulation_leaves_alone_what_has_no_parts),
+      cmocka_unit_test(losses_in_parts_say_why_not),
+      cmocka_unit_test(losses_in_parts_never_have_all_scores),
+      cmocka_unit_test(freezing_says_why_not),
+      cmocka_unit_test(moments_in_8_bits_say_why_not),
       cmocka_unit_test(checkpoint_needs_blocks),
       cmocka_unit_test(one_segment_repeats_nothing),
       cmocka_unit_test(boundaries_are_kept_behind_views),

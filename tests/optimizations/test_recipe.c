@@ -88,6 +88,15 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("inplace=source,all", "inplace=source,all", "accepted values are source, all");
   assert_refused("update=now", "update=now", "in-backward");
   assert_refused("recompute=all", "recompute=all", "norm");
+  assert_refused("optimizer-state=4bit", "optimizer-state=4bit", "accepted values are 8bit");
+  assert_refused("freeze=all", "freeze=all", "embeddings, or k");
+  assert_refused("freeze=-1", "freeze=-1", "embeddings, or k");
+  assert_refused("freeze=0", "freeze", "0");
+  assert_refused("freeze=01", "freeze=01", "leading zeros");
+  assert_refused("freeze=2x", "freeze", "2x");
+  assert_refused("loss-chunks=0", "loss-chunks", "0");
+  assert_refused("loss-chunks=08", "loss-chunks=08", "leading zeros");
+  assert_refused("loss-chunks=some", "loss-chunks", "some");
   char text[600];
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = '\0';

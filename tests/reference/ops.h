@@ -19,6 +19,7 @@ typedef struct ReferenceOp {
 } ReferenceOp;
 
 /* Each file's ops, ended by a NULL name. */
+extern const ReferenceOp reference_adamw_8bit_ops[];
 extern const ReferenceOp reference_attention_ops[];
 extern const ReferenceOp reference_convolution_ops[];
 extern const ReferenceOp reference_normalization_ops[];

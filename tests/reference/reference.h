@@ -16,4 +16,10 @@ Status vl_reference_device_create(Device **device) VL_CHECKED;
 Status vl_reference_compute(const Node *node, double *const *inputs, double *const *outputs,
                             const LaunchContext *context) VL_CHECKED;
 
+/* The 8-bit code of x of [0, 1] on adamw_8bit's signed or unsigned map; the numbers of [*low, *high) have it.
+ */
+int32_t vl_reference_code(double x, bool is_signed, double *low, double *high);
+/* What a code stands for; on the signed map those above 128 are negative. */
+double vl_reference_code_value(int32_t code, bool is_signed);
+
 #endif
