@@ -52,6 +52,7 @@ static Status add_chain(const Chain *chain, Tensor **y) {
   DType dtype = qkv->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
   double scale = node->params.alpha > 0.0 ? node->params.alpha : 1.0 / sqrt((double)qkv->shape[4]);
   OpParams scores = {.transpose_b = 1, .dtype = dtype}, values = {.dtype = dtype}, softmax = {.alpha = scale};
+  OpParams dropout = {.rate = node->params.rate, .random_scope = node->params.random_scope};
   VL_TRY(add_part(chain, 0, dtype, &q));
   VL_TRY(add_part(chain, 1, dtype, &k));
   VL_TRY(add_part(chain, 2, dtype, &v));
@@ -61,7 +62,7 @@ static Status add_chain(const Chain *chain, Tensor **y) {
   }
   VL_TRY(add(chain, "matmul", &scores, q, k, y));
   VL_TRY(add(chain, "softmax", &softmax, *y, mask, y));
-  if (node->params.rate > 0.0) VL_TRY(add(chain, "dropout", &node->params, *y, NULL, y));
+  if (dropout.rate > 0.0) VL_TRY(add(chain, "dropout", &dropout, *y, NULL, y));
   VL_TRY(add(chain, "matmul", &values, *y, v, y));
   VL_TRY(add(chain, "transpose", &heads_first, *y, NULL, y));
   return convert(chain, qkv->dtype, y);

@@ -26,6 +26,7 @@ static void take_over(Program *program, Node *norm, Node *last) {
 
 static void fuse_at(Program *program, Node *norm) {
   Node *relu = sole_reader(program, norm, "relu");
+  if (relu && relu->params.alpha != 0.0) return; /* leaky */
   if (relu) {
     norm->params.relu = 1;
     take_over(program, norm, relu);
@@ -33,8 +34,9 @@ static void fuse_at(Program *program, Node *norm) {
   }
   Node *add = sole_reader(program, norm, "add");
   if (!add || add->inputs[0] != norm->outputs[0]) return;
+  if (!vl_tensor_same_shape(add->inputs[0], add->inputs[1])) return;
   relu = sole_reader(program, add, "relu");
-  if (!relu) return;
+  if (!relu || relu->params.alpha != 0.0) return;
   norm->inputs[norm->input_count++] = add->inputs[1];
   norm->params.relu = 1;
   take_over(program, norm, add);

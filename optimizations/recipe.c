@@ -4,11 +4,9 @@
 #include <string.h>
 
 /* stack=vramlab: our best with equal results. A key given beside it overrides its part. */
-static const char *const stack_items[][2] = {{"fuse", "norm"},
-                                             {"pool-index", "u8"},
-                                             {"attention", "fused"},
-                                             {"weights", "on-use"},
-                                             {"inplace", "all"}};
+static const char *const stack_items[][2] = {{"fuse", "norm"},       {"pool-index", "u8"},
+                                             {"attention", "fused"}, {"dropout", "redrawn"},
+                                             {"weights", "on-use"},  {"inplace", "all"}};
 
 static Status unknown_key(const char *key) {
   char known[512] = "stack";
@@ -162,8 +160,9 @@ Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *tar
   for (Phase phase = PHASE_CASE; phase <= PHASE_PRECISION; phase++) {
     VL_TRY(run_phase(recipe, phase, program, target));
   }
-  /* What the source program's attention does not fuse is part of the baseline too. */
+  /* What the source program's attention does not fuse and its dropout stores is part of the baseline too. */
   if (!vl_recipe_value(recipe, "attention")) VL_TRY(optimization_attention.apply(program, "source", target));
+  if (!vl_recipe_value(recipe, "dropout")) VL_TRY(optimization_dropout.apply(program, "stored", target));
   if (program->training) VL_TRY(complete_training(recipe, program, target));
   /* What the source program itself does in place is part of the baseline. */
   if (!vl_recipe_value(recipe, "inplace")) VL_TRY(optimization_inplace.apply(program, "source", target));

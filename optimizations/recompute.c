@@ -1,9 +1,14 @@
-/* recompute=norm: what is cheap to repeat (batch norm from its saved statistics, the addition and the
- * activation after it) is not kept but repeated where backward needs it; only the convolutions' outputs are
- * saved. Roughly halves the saved activations of a convolution net.
+/* recompute=norm: what is cheap to repeat (norms from their saved input, the addition and the activation
+ * after them) is not kept but repeated where backward needs it; of a convolution net only the convolutions'
+ * outputs are saved, which roughly halves the saved activations. inner-norm keeps additions and the
+ * activations after them: the outputs of residual blocks. gelu repeats only that.
  *
- * A norm without addition is not even repeated where only the weight gradients of the convolutions after it
- * read its output: they normalise its input, which its own gradient needs anyway, while they read it. */
+ * A batch norm without addition is not even repeated where only the weight gradients of the convolutions
+ * after it read its output: they normalise its input, which its own gradient needs anyway, while they read
+ * it.
+ *
+ * A layer norm is repeated from its input, which its own gradient needs too: of the two, the input is what is
+ * kept, and with it chains of residual additions end there. */
 #include "optimizations/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +16,75 @@
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   (void)program;
   (void)recipe;
-  return optimization_one_of(&optimization_recompute, value, "norm");
+  return optimization_one_of(&optimization_recompute, value, "norm, inner-norm, gelu");
 }
 
-static bool is_cheap(const Node *node) {
-  static const char *const cheap[] = {"batch_norm_apply", "relu", "gelu", "add"};
+static bool is_op(const Node *node, const char *name) { return node && strcmp(node->op->name, name) == 0; }
+
+/* Inputs of conv_backward_weights and of batch_norm_apply, as README.md of graph/ops lists them. */
+enum { WEIGHTS_X = 0, WEIGHTS_DY, WEIGHTS_MEAN, NORM_X = 0, NORM_MEAN, NORM_BETA = 4, NORM_RESIDUAL };
+
+static bool has_residual(const Node *norm) {
+  return norm->input_count > NORM_RESIDUAL && norm->inputs[NORM_RESIDUAL];
+}
+
+static bool reads(const Node *node, const Tensor *tensor, int32_t first_input) {
+  for (int32_t k = first_input; k < node->input_count; k++) {
+    if (node->inputs[k] == tensor) return true;
+  }
+  return false;
+}
+
+/* An addition, or what follows one. */
+static bool ends_block(const Node *node) {
+  bool activation = is_op(node, "relu") || is_op(node, "gelu");
+  if (activation && is_op(node->inputs[0]->producer, "add")) return true;
+  return is_op(node, "add") || (is_op(node, "batch_norm_apply") && has_residual(node));
+}
+
+/* Cheap by itself: its inputs are kept, or cheap too. */
+static bool is_cheap(const Node *node, const char *value) {
+  static const char *const cheap[] = {"batch_norm_apply", "layer_norm", "relu", "gelu", "add"};
+  if (strcmp(value, "gelu") == 0) return is_op(node, "gelu");
+  if (strcmp(value, "inner-norm") == 0 && ends_block(node)) return false;
   for (size_t i = 0; i < sizeof cheap / sizeof *cheap; i++) {
-    if (strcmp(node->op->name, cheap[i]) == 0) return true;
+    if (is_op(node, cheap[i])) return true;
+  }
+  return false;
+}
+
+/* Element by element from one input: repeated where that is repeated anyway, so that it need not be kept in
+ * its stead. */
+static bool carries_on(const Node *node) {
+  if (!is_op(node, "cast") && !is_op(node, "dropout")) return false;
+  const Node *maker = node->inputs[0]->producer;
+  while (maker && maker->op->is_view)
+    maker = maker->inputs[0]->producer;
+  return maker && maker->recompute_on_use;
+}
+
+static bool feeds_layer_norm(const Graph *graph, const Node *node) {
+  for (int32_t i = node->position + 1; i < graph->node_count; i++) {
+    if (is_op(graph->nodes[i], "layer_norm") && graph->nodes[i]->inputs[0] == node->outputs[0]) return true;
+  }
+  return false;
+}
+
+/* Whether a forward node is worth repeating. */
+static bool is_repeatable(const Graph *graph, const Node *node, const char *value) {
+  return is_cheap(node, value) && !feeds_layer_norm(graph, node);
+}
+
+/* Whether backward reads what is in a forward tensor's storage, itself or through what is repeated too. */
+static bool is_needed(const Graph *graph, const Tensor *tensor, const char *value) {
+  for (int32_t i = tensor->producer->position + 1; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    bool passes_on = is_op(node, "cast") || is_op(node, "dropout") || is_repeatable(graph, node, value);
+    if (node->segment == SEGMENT_FORWARD && !passes_on) continue;
+    for (int32_t k = 0; k < node->input_count; k++) {
+      if (!node->inputs[k] || node->inputs[k]->storage != tensor->storage) continue;
+      if (node->segment != SEGMENT_FORWARD || is_needed(graph, node->outputs[0], value)) return true;
+    }
   }
   return false;
 }
@@ -33,37 +100,26 @@ static bool can_repeat(const Node *node) {
   return true;
 }
 
-/* Inputs of conv_backward_weights and of batch_norm_apply, as README.md of graph/ops lists them. */
-enum { WEIGHTS_X = 0, WEIGHTS_DY, WEIGHTS_MEAN, NORM_X = 0, NORM_MEAN, NORM_BETA = 4, NORM_RESIDUAL };
-
-static bool reads(const Node *node, const Tensor *tensor, int32_t first_input) {
-  for (int32_t k = first_input; k < node->input_count; k++) {
-    if (node->inputs[k] == tensor) return true;
-  }
-  return false;
-}
-
 /* Whether a node reads norm's output, in backward or in what is repeated there, other than as a weight
  * gradient's x. */
-static bool reads_otherwise(const Node *node, const Node *norm) {
+static bool reads_otherwise(const Node *node, const Node *norm, const char *value) {
   const Tensor *y = norm->outputs[0];
-  if (node->segment == SEGMENT_FORWARD) return is_cheap(node) && reads(node, y, 0);
-  bool weights = strcmp(node->op->name, "conv_backward_weights") == 0 && node->input_count == WEIGHTS_MEAN;
+  if (node->segment == SEGMENT_FORWARD) return is_cheap(node, value) && reads(node, y, 0);
+  bool weights = is_op(node, "conv_backward_weights") && node->input_count == WEIGHTS_MEAN;
   return reads(node, y, weights ? WEIGHTS_DY : WEIGHTS_X);
 }
 
 /* Makes the weight gradients that read norm's output normalise its input, if nothing else reads it in
  * backward. The input must be there: kept, and not overwritten, for the norm's gradient, which comes later.
  */
-static Status normalise_while_reading(Graph *graph, const Node *norm) {
+static Status normalise_while_reading(Graph *graph, const Node *norm, const char *value) {
   const Node *last = NULL, *gradient = NULL;
   for (int32_t i = norm->position + 1; i < graph->node_count; i++) {
     const Node *node = graph->nodes[i];
-    if (reads_otherwise(node, norm)) return vl_ok();
+    if (reads_otherwise(node, norm, value)) return vl_ok();
     if (node->segment == SEGMENT_FORWARD) continue;
     if (reads(node, norm->outputs[0], 0)) last = node;
-    if (strcmp(node->op->name, "batch_norm_backward") == 0 && reads(node, norm->inputs[NORM_X], 0))
-      gradient = node;
+    if (is_op(node, "batch_norm_backward") && reads(node, norm->inputs[NORM_X], 0)) gradient = node;
   }
   if (!last || !gradient || gradient->position < last->position) return vl_ok();
   for (int32_t i = norm->position + 1; i <= last->position; i++) {
@@ -79,12 +135,19 @@ static Status normalise_while_reading(Graph *graph, const Node *norm) {
   return vl_ok();
 }
 
-static bool has_residual(const Node *norm) {
-  return norm->input_count > NORM_RESIDUAL && norm->inputs[NORM_RESIDUAL];
+/* Decides whether a forward node is repeated, those before it being decided. */
+static Status decide(Graph *graph, Node *node, const char *value) {
+  bool layer_norm = is_op(node, "layer_norm"), norm = is_op(node, "batch_norm_apply");
+  if (!is_repeatable(graph, node, value) && !(carries_on(node) && !feeds_layer_norm(graph, node)))
+    return vl_ok();
+  /* Its statistics, which backward reads in any case, would be repeated too. */
+  if (layer_norm && !is_needed(graph, node->outputs[0], value)) return vl_ok();
+  if (!can_repeat(node)) return vl_ok();
+  node->recompute_on_use = true;
+  return norm && !has_residual(node) ? normalise_while_reading(graph, node, value) : vl_ok();
 }
 
 static Status apply(Program *program, const char *value, const Target *target) {
-  (void)value;
   (void)target;
   if (!program->training) return vl_ok(); /* nothing is saved */
   Graph *graph = program->graph;
@@ -98,10 +161,7 @@ static Status apply(Program *program, const char *value, const Target *target) {
     Node *node = graph->nodes[i];
     /* The boundaries of checkpoint segments stay: repeating one would take the whole segment before it. */
     bool boundary = checkpointed[node->block] && node->checkpoint_segment == 0;
-    if (node->segment != SEGMENT_FORWARD || !is_cheap(node) || boundary || !can_repeat(node)) continue;
-    node->recompute_on_use = true;
-    bool norm = strcmp(node->op->name, "batch_norm_apply") == 0;
-    if (norm && !has_residual(node)) status = normalise_while_reading(graph, node);
+    if (node->segment == SEGMENT_FORWARD && !boundary) status = decide(graph, node, value);
   }
   free(checkpointed);
   return status;
@@ -109,10 +169,13 @@ static Status apply(Program *program, const char *value, const Target *target) {
 
 const Optimization optimization_recompute = {
     .name = "recompute",
-    .also_called = "memory-efficient batch norm, norm recomputation, selective recomputation",
+    .also_called =
+        "memory-efficient batch norm, norm recomputation, selective recomputation, activation cache policy",
     .turn_on = "no equivalent (torch.utils.checkpoint around each norm and activation)",
-    .values = "norm",
-    .help = "repeat batch norm, addition and activation in backward instead of keeping their outputs",
+    .values = "norm, inner-norm, gelu",
+    .help =
+        "repeat norms, additions and activations in backward instead of keeping their outputs (inner-norm: "
+        "not the additions that end a block; gelu: only that)",
     .phase = PHASE_SCHEDULE,
     .preserves = PRESERVES_BITWISE,
     .check = check,

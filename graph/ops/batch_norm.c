@@ -185,6 +185,28 @@ static Status infer_backward(Graph *graph, Node *node) {
   return vl_ok();
 }
 
+/* ---- batch_norm_invert ------------------------------------------------------------------------------------ */
+
+static Status infer_invert(Graph *graph, Node *node) {
+  VL_TRY(check_activation(node, INPUT_X, "y"));
+  const Tensor *y = node->inputs[INPUT_X];
+  DType statistics = op_statistics_dtype(y->dtype);
+  VL_TRY(op_check_vector(node, INPUT_MEAN, "mean", y->shape[1], statistics));
+  VL_TRY(op_check_vector(node, INPUT_VAR, "var", y->shape[1], statistics));
+  VL_TRY(op_check_channels(node, INPUT_GAMMA, "gamma", y->shape[1]));
+  VL_TRY(op_check_channels(node, INPUT_BETA, "beta", y->shape[1]));
+  VL_TRY(op_check_epsilon(node));
+  if (!(node->params.alpha > 0))
+    return op_error(VL_INVALID, node, "alpha = %g; a slope of 0 below zero cannot be inverted",
+                    node->params.alpha);
+  return op_add_output_like(graph, node, NULL, y);
+}
+
+/* The slope; difference, quotient, sum. */
+static int64_t flops_invert(const Node *node) {
+  return op_multiply(4, vl_tensor_elements(node->inputs[INPUT_X]));
+}
+
 /* The two sums: difference, product, two additions; dx: two differences and three products; the mask: one
  * comparison, after the forward's scale and shift where it is computed again; the sum of two gradients. */
 static int64_t flops_backward(const Node *node) {
@@ -193,6 +215,7 @@ static int64_t flops_backward(const Node *node) {
   return op_multiply(per_element, vl_tensor_elements(node->inputs[BACKWARD_X]));
 }
 
+static const OpField invert_fields[] = {OP_REAL(epsilon), OP_REAL(alpha)};
 static const OpField apply_fields[] = {OP_REAL(epsilon), OP_INTEGER(relu)};
 static const OpField update_fields[] = {OP_REAL(momentum), OP_INTEGER(count)};
 static const OpField backward_fields[] = {OP_REAL(epsilon), OP_INTEGER(relu), OP_REAL(alpha)};
@@ -233,3 +256,12 @@ const Op op_batch_norm_backward = {.name = "batch_norm_backward",
                                                [BACKWARD_DRESIDUAL] = 1U << BACKWARD_DY | 1U << BACKWARD_DY2},
                                    .infer = infer_backward,
                                    .flops = flops_backward};
+
+const Op op_batch_norm_invert = {.name = "batch_norm_invert",
+                                 OP_FIELDS(invert_fields),
+                                 .min_inputs = 5,
+                                 .max_inputs = 5,
+                                 .precision = PRECISION_KEEP,
+                                 .inplace = {1U << INPUT_X},
+                                 .infer = infer_invert,
+                                 .flops = flops_invert};

@@ -1,6 +1,13 @@
-/* dropout: its mask comes from (seed, step, random_scope, sample, element), so that it is never stored and a
- * repeated forward draws it again (fault case D1). */
+/* dropout: its mask comes from (seed, step, random_scope, sample, element), so that it need not be stored and
+ * a repeated forward draws it again (fault case D1). Stored all the same where alpha is 1, as eager PyTorch
+ * does: the factors of the elements, which the gradient then reads. */
 #include "graph/ops/ops.h"
+
+enum { INPUT_X = 0, INPUT_NOISE, OUTPUT_Y = 0, OUTPUT_NOISE };
+
+static bool has_noise(const Node *node) {
+  return node->input_count > INPUT_NOISE && node->inputs[INPUT_NOISE];
+}
 
 static Status infer(Graph *graph, Node *node) {
   VL_TRY(op_check_float_input(node, 0, "x", -1));
@@ -12,23 +19,33 @@ static Status infer(Graph *graph, Node *node) {
   if (params->random_scope == NULL || params->random_scope[0] == '\0')
     return op_error(VL_INVALID, node, "random_scope is missing; it names the mask");
   params->random_scope = vl_arena_copy_text(graph->arena, params->random_scope);
-  return op_add_output_like(graph, node, NULL, node->inputs[0]);
+  if (has_noise(node)) VL_TRY(op_check_alike(node, INPUT_X, INPUT_NOISE));
+  if (params->alpha != 0 && (params->alpha != 1 || has_noise(node)))
+    return op_error(VL_INVALID, node, "alpha = %g; must be 0, or 1 to make the noise where none is given",
+                    params->alpha);
+  VL_TRY(op_add_output_like(graph, node, NULL, node->inputs[INPUT_X]));
+  return params->alpha == 1 ? op_add_output_like(graph, node, "noise", node->inputs[INPUT_X]) : vl_ok();
 }
 
 static Status gradient(Gradients *gradients, Node *node) {
-  Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
+  Tensor *dy = vl_gradient_of(gradients, node->outputs[OUTPUT_Y]);
   if (dy == NULL || !op_gradient_wanted(gradients, node, 0)) return vl_ok();
-  Tensor *dx;
-  VL_TRY(op_gradient_node(gradients, node, "dropout", &node->params, &dy, 1, &dx));
+  Tensor *noise = has_noise(node)                     ? node->inputs[INPUT_NOISE]
+                  : node->output_count > OUTPUT_NOISE ? node->outputs[OUTPUT_NOISE]
+                                                      : NULL;
+  OpParams params = node->params;
+  params.alpha = 0;
+  Tensor *inputs[] = {dy, noise}, *dx;
+  VL_TRY(op_gradient_node(gradients, node, "dropout", &params, inputs, noise != NULL ? 2 : 1, &dx));
   return op_gradient_give(gradients, node, 0, dx);
 }
 
-static const OpField fields[] = {OP_REAL(rate), OP_FIELD(FIELD_TEXT, random_scope, 1)};
+static const OpField fields[] = {OP_REAL(rate), OP_FIELD(FIELD_TEXT, random_scope, 1), OP_REAL(alpha)};
 
 const Op op_dropout = {.name = "dropout",
                        OP_FIELDS(fields),
                        .min_inputs = 1,
-                       .max_inputs = 1,
+                       .max_inputs = 2,
                        .precision = PRECISION_PROMOTE,
                        .inplace = {1U << 0},
                        .infer = infer,

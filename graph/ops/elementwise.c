@@ -1,4 +1,4 @@
-/* Element by element: relu, gelu, tanh, their gradients, add, mul, scale. */
+/* Element by element: relu, gelu, tanh, rsqrt, magnitude, their gradients, add, mul, scale. */
 #include "graph/ops/ops.h"
 
 static Status infer_unary(Graph *graph, Node *node) {
@@ -9,6 +9,33 @@ static Status infer_unary(Graph *graph, Node *node) {
 static Status infer_binary(Graph *graph, Node *node) {
   VL_TRY(op_check_alike(node, 0, 1));
   return op_add_output_like(graph, node, NULL, node->inputs[0]);
+}
+
+/* b has a's shape or is repeated to it, as in broadcast. */
+static Status infer_repeating(Graph *graph, Node *node) {
+  VL_TRY(op_check_float_input(node, 0, "a", -1));
+  VL_TRY(op_check_float_input(node, 1, "b", -1));
+  const Tensor *a = node->inputs[0], *b = node->inputs[1];
+  bool fits = b->rank <= a->rank && a->dtype == b->dtype;
+  for (int32_t i = 0; fits && i < b->rank; i++)
+    fits = b->shape[i] == 1 || b->shape[i] == a->shape[a->rank - b->rank + i];
+  if (!fits) return op_check_alike(node, 0, 1); /* says what clashes */
+  return op_add_output_like(graph, node, NULL, a);
+}
+
+/* Gives input `index` a gradient of the output's shape, summed over what was repeated. */
+static Status give_summed(Gradients *gradients, Node *node, int32_t index, Tensor *gradient) {
+  const Tensor *input = node->inputs[index];
+  OpParams sum = {.dtype = input->dtype}, shape = {0};
+  for (int32_t i = 0; i < gradient->rank; i++) {
+    int32_t of_input = i - (gradient->rank - input->rank);
+    if (of_input < 0 || input->shape[of_input] != gradient->shape[i]) sum.axes[sum.axis_count++] = i;
+  }
+  if (sum.axis_count > 0) VL_TRY(op_gradient_node(gradients, node, "sum", &sum, &gradient, 1, &gradient));
+  op_set_shape(&shape, input);
+  if (!vl_tensor_same_shape(gradient, input))
+    VL_TRY(op_gradient_node(gradients, node, "reshape", &shape, &gradient, 1, &gradient));
+  return op_gradient_give(gradients, node, index, gradient);
 }
 
 /* The gradient of an op with one input, by a node that also reads `saved`. */
@@ -22,11 +49,23 @@ static Status give_through(Gradients *gradients, Node *node, const char *backwar
 
 /* From y, not x: y is what the next layer keeps anyway, and x may have been overwritten. */
 static Status gradient_relu(Gradients *gradients, Node *node) {
-  return give_through(gradients, node, "relu_backward", node->outputs[0]);
+  Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
+  if (dy == NULL || !op_gradient_wanted(gradients, node, 0)) return vl_ok();
+  Tensor *inputs[] = {dy, node->outputs[0]}, *dx;
+  VL_TRY(op_gradient_node(gradients, node, "relu_backward", &node->params, inputs, 2, &dx));
+  return op_gradient_give(gradients, node, 0, dx);
+}
+
+static Status gradient_magnitude(Gradients *gradients, Node *node) {
+  return give_through(gradients, node, "magnitude_backward", node->inputs[0]);
 }
 
 static Status gradient_tanh(Gradients *gradients, Node *node) {
   return give_through(gradients, node, "tanh_backward", node->outputs[0]);
+}
+
+static Status gradient_rsqrt(Gradients *gradients, Node *node) {
+  return give_through(gradients, node, "rsqrt_backward", node->outputs[0]);
 }
 
 static Status gradient_gelu(Gradients *gradients, Node *node) {
@@ -36,7 +75,7 @@ static Status gradient_gelu(Gradients *gradients, Node *node) {
 static Status gradient_add(Gradients *gradients, Node *node) {
   Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
   for (int32_t i = 0; dy != NULL && i < 2; i++) {
-    if (op_gradient_wanted(gradients, node, i)) VL_TRY(op_gradient_give(gradients, node, i, dy));
+    if (op_gradient_wanted(gradients, node, i)) VL_TRY(give_summed(gradients, node, i, dy));
   }
   return vl_ok();
 }
@@ -47,7 +86,7 @@ static Status gradient_mul(Gradients *gradients, Node *node) {
     if (!op_gradient_wanted(gradients, node, i)) continue;
     Tensor *inputs[] = {dy, node->inputs[1 - i]}, *dx;
     VL_TRY(op_gradient_node(gradients, node, "mul", NULL, inputs, 2, &dx));
-    VL_TRY(op_gradient_give(gradients, node, i, dx));
+    VL_TRY(give_summed(gradients, node, i, dx));
   }
   return vl_ok();
 }
@@ -73,22 +112,70 @@ static int64_t flops_tanh_backward(const Node *node) {
   return op_multiply(3, vl_tensor_elements(node->inputs[0]));
 }
 
-static const OpField scale_fields[] = {OP_REAL(alpha)};
+/* The slope below zero; it keeps signs, by which the gradient goes. */
+static Status check_slope(const Node *node) {
+  if (node->params.alpha >= 0) return vl_ok();
+  return op_error(VL_INVALID, node, "alpha = %g; the slope below zero must be at least 0",
+                  node->params.alpha);
+}
+
+static Status infer_relu(Graph *graph, Node *node) {
+  VL_TRY(check_slope(node));
+  return infer_unary(graph, node);
+}
+
+static Status infer_relu_backward(Graph *graph, Node *node) {
+  VL_TRY(check_slope(node));
+  return infer_binary(graph, node);
+}
+
+static Status infer_with_epsilon(Graph *graph, Node *node) {
+  VL_TRY(op_check_epsilon(node));
+  return infer_unary(graph, node);
+}
+
+/* Sum, root, quotient. */
+static int64_t flops_rsqrt(const Node *node) { return op_multiply(3, vl_tensor_elements(node->inputs[0])); }
+
+/* y^3 is two products, dy and the factor two more. */
+static int64_t flops_rsqrt_backward(const Node *node) {
+  return op_multiply(4, vl_tensor_elements(node->inputs[0]));
+}
+
+static const OpField alpha_fields[] = {OP_REAL(alpha)};
+static const OpField epsilon_fields[] = {OP_REAL(epsilon)};
 
 const Op op_relu = {.name = "relu",
+                    OP_FIELDS(alpha_fields),
                     .min_inputs = 1,
                     .max_inputs = 1,
                     .precision = PRECISION_PROMOTE,
                     .inplace = {1U << 0},
-                    .infer = infer_unary,
+                    .infer = infer_relu,
                     .gradient = gradient_relu};
 
 const Op op_relu_backward = {.name = "relu_backward",
+                             OP_FIELDS(alpha_fields),
                              .min_inputs = 2,
                              .max_inputs = 2,
                              .precision = PRECISION_KEEP,
                              .inplace = {1U << 0},
-                             .infer = infer_binary};
+                             .infer = infer_relu_backward};
+
+const Op op_magnitude = {.name = "magnitude",
+                         OP_FIELDS(epsilon_fields),
+                         .min_inputs = 1,
+                         .max_inputs = 1,
+                         .precision = PRECISION_PROMOTE,
+                         .infer = infer_with_epsilon,
+                         .gradient = gradient_magnitude};
+
+const Op op_magnitude_backward = {.name = "magnitude_backward",
+                                  .min_inputs = 2,
+                                  .max_inputs = 2,
+                                  .precision = PRECISION_KEEP,
+                                  .inplace = {1U << 0},
+                                  .infer = infer_binary};
 
 const Op op_gelu = {.name = "gelu",
                     .min_inputs = 1,
@@ -122,12 +209,30 @@ const Op op_tanh_backward = {.name = "tanh_backward",
                              .infer = infer_binary,
                              .flops = flops_tanh_backward};
 
+const Op op_rsqrt = {.name = "rsqrt",
+                     OP_FIELDS(epsilon_fields),
+                     .min_inputs = 1,
+                     .max_inputs = 1,
+                     .precision = PRECISION_PROMOTE,
+                     .inplace = {1U << 0},
+                     .infer = infer_with_epsilon,
+                     .gradient = gradient_rsqrt,
+                     .flops = flops_rsqrt};
+
+const Op op_rsqrt_backward = {.name = "rsqrt_backward",
+                              .min_inputs = 2,
+                              .max_inputs = 2,
+                              .precision = PRECISION_KEEP,
+                              .inplace = {1U << 0},
+                              .infer = infer_binary,
+                              .flops = flops_rsqrt_backward};
+
 const Op op_add = {.name = "add",
                    .min_inputs = 2,
                    .max_inputs = 2,
                    .precision = PRECISION_PROMOTE,
                    .inplace = {1U << 0 | 1U << 1},
-                   .infer = infer_binary,
+                   .infer = infer_repeating,
                    .gradient = gradient_add};
 
 const Op op_mul = {.name = "mul",
@@ -135,11 +240,11 @@ const Op op_mul = {.name = "mul",
                    .max_inputs = 2,
                    .precision = PRECISION_PROMOTE,
                    .inplace = {1U << 0 | 1U << 1},
-                   .infer = infer_binary,
+                   .infer = infer_repeating,
                    .gradient = gradient_mul};
 
 const Op op_scale = {.name = "scale",
-                     OP_FIELDS(scale_fields),
+                     OP_FIELDS(alpha_fields),
                      .min_inputs = 1,
                      .max_inputs = 1,
                      .precision = PRECISION_PROMOTE,

@@ -15,6 +15,7 @@
 
 extern const Op op_conv, op_conv_backward_data, op_conv_backward_weights;
 extern const Op op_batch_norm_stats, op_batch_norm_apply, op_batch_norm_update, op_batch_norm_backward;
+extern const Op op_batch_norm_invert;
 extern const Op op_layer_norm, op_layer_norm_backward;
 extern const Op op_relu, op_relu_backward, op_gelu, op_gelu_backward, op_add, op_mul, op_scale;
 extern const Op op_max_pool, op_max_pool_backward, op_avg_pool, op_avg_pool_backward;
@@ -22,6 +23,7 @@ extern const Op op_global_avg_pool, op_global_avg_pool_backward;
 extern const Op op_linear, op_matmul, op_sum, op_broadcast;
 extern const Op op_attention, op_attention_backward;
 extern const Op op_reshape, op_transpose, op_slice, op_pad;
+extern const Op op_rsqrt, op_rsqrt_backward, op_magnitude, op_magnitude_backward;
 extern const Op op_tanh, op_tanh_backward, op_softmax, op_softmax_backward;
 extern const Op op_embedding, op_embedding_backward, op_gather_tokens, op_gather_tokens_backward;
 extern const Op op_dropout, op_softmax_cross_entropy, op_softmax_cross_entropy_backward, op_correct_count;

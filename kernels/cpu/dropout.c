@@ -1,4 +1,5 @@
-/* dropout: y = x / (1 - rate) where the element is kept, else 0; in any layout.
+/* dropout: y = x / (1 - rate) where the element is kept, else 0; in any layout. The noise, where it is
+ * wanted, is 1 / (1 - rate) or 0 likewise; where it is given it says what is kept.
  *
  * Whether it is kept depends on its place in the logical sample: word(key, sample, channel * spatial + place)
  * of base.h, whose top 24 bits are compared with rate. Philox blocks hold four neighbouring elements of a
@@ -25,22 +26,54 @@ static void apply(float *y, const float *x, const uint32_t *restrict words, int6
     y[i] = (words[i] >> 8) >= mask.threshold ? mask.scale * x[i] : 0.0F;
 }
 
+VECTOR_CLONES
+static void make_noise(float *noise, const uint32_t *restrict words, int64_t count, Mask mask) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    noise[i] = (words[i] >> 8) >= mask.threshold ? mask.scale : 0.0F;
+}
+
+VECTOR_CLONES
+static void apply_noise(float *y, const float *x, const float *noise, int64_t count, float factor) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    y[i] = noise[i] != 0.0F ? factor * x[i] : 0.0F;
+}
+
+/* What a launch reads and writes; noise.address is NULL where it is not wanted. */
+typedef struct Arrays {
+  VectorArray x, y, noise;
+  int64_t first_sample;
+} Arrays;
+
+/* `count` elements, of which the first `real` are no padding. */
+static void drop(const Arrays *arrays, Mask mask, int64_t offset, int64_t count, int64_t real,
+                 const uint32_t *words) {
+  _Alignas(64) float buffer[2][VECTOR_TILE];
+  const float *from = vector_read(arrays->x, offset, count, buffer[0]);
+  float *to = vector_target(arrays->y, offset, buffer[1]);
+  apply(to, from, words, count, mask);
+  vector_write(arrays->y, offset, count, to);
+  if (arrays->noise.address == NULL) return;
+  float *noise = vector_target(arrays->noise, offset, buffer[0]);
+  make_noise(noise, words, real, mask);
+  for (int64_t i = real; i < count; i++)
+    noise[i] = 0.0F;
+  vector_write(arrays->noise, offset, count, noise);
+}
+
 /* ---- Dense samples ----------------------------------------------------------------------------------------- */
 
 /* Elements [elements.begin, elements.end) of all samples, one after another. */
-static void drop_dense(Mask mask, int64_t first_sample, int64_t per_sample, VectorArray y, VectorArray x,
-                       Range elements) {
-  _Alignas(64) float buffer[2][VECTOR_TILE];
+static void drop_dense(Mask mask, int64_t per_sample, const Arrays *arrays, Range elements) {
   _Alignas(64) uint32_t words[VECTOR_TILE + 8];
   for (int64_t i = elements.begin; i < elements.end;) {
     int64_t sample = i / per_sample, element = i % per_sample, count = elements.end - i;
     if (count > per_sample - element) count = per_sample - element;
     if (count > VECTOR_TILE) count = VECTOR_TILE;
-    const uint32_t *drawn = random_words(mask.key, (uint64_t)(first_sample + sample), element, count, words);
-    const float *from = vector_read(x, i, count, buffer[0]);
-    float *to = vector_target(y, i, buffer[1]);
-    apply(to, from, drawn, count, mask);
-    vector_write(y, i, count, to);
+    const uint32_t *drawn =
+        random_words(mask.key, (uint64_t)(arrays->first_sample + sample), element, count, words);
+    drop(arrays, mask, i, count, count, drawn);
     i += count;
   }
 }
@@ -66,24 +99,20 @@ static void draw_patch(const ChannelView *view, Mask mask, int64_t first_sample,
   }
 }
 
-static void drop_patch(const ChannelView *view, Mask mask, int64_t first_sample, VectorArray y, VectorArray x,
-                       const Patch *patch) {
-  _Alignas(64) float buffer[2][PATCH_LANES * PATCH_PLACES];
+static void drop_patch(const ChannelView *view, Mask mask, const Arrays *arrays, const Patch *patch) {
   _Alignas(64) uint32_t words[PATCH_LANES * PATCH_PLACES];
-  draw_patch(view, mask, first_sample, patch, words);
+  draw_patch(view, mask, arrays->first_sample, patch, words);
   int64_t lanes = patch->lanes.end - patch->lanes.begin;
+  int64_t real = view->channels - (patch->block * view->block + patch->lanes.begin);
+  real = real < 0 ? 0 : real < lanes ? real : lanes;
   int64_t row = patch->sample * view->channel_blocks + patch->block;
   for (int64_t place = patch->places.begin; place < patch->places.end; place++) {
     int64_t at = (row * view->spatial + place) * view->block + patch->lanes.begin;
-    const float *from = vector_read(x, at, lanes, buffer[0]);
-    float *to = vector_target(y, at, buffer[1]);
-    apply(to, from, words + (place - patch->places.begin) * lanes, lanes, mask);
-    vector_write(y, at, lanes, to);
+    drop(arrays, mask, at, lanes, real, words + (place - patch->places.begin) * lanes);
   }
 }
 
-static void drop_blocks(const ChannelView *view, Mask mask, int64_t first_sample, VectorArray y,
-                        VectorArray x, Range rows) {
+static void drop_blocks(const ChannelView *view, Mask mask, const Arrays *arrays, Range rows) {
   for (int64_t row = rows.begin; row < rows.end; row++)
     for (int64_t place = 0; place < view->spatial; place += PATCH_PLACES)
       for (int64_t lane = 0; lane < view->block; lane += PATCH_LANES) {
@@ -92,7 +121,7 @@ static void drop_blocks(const ChannelView *view, Mask mask, int64_t first_sample
                        row % view->channel_blocks,
                        {place, place + (places < PATCH_PLACES ? places : PATCH_PLACES)},
                        {lane, lane + (lanes < PATCH_LANES ? lanes : PATCH_LANES)}};
-        drop_patch(view, mask, first_sample, y, x, &patch);
+        drop_patch(view, mask, arrays, &patch);
       }
 }
 
@@ -103,7 +132,10 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
   (void)workspace;
   const ChannelView *view = kernel->data;
   const OpParams *params = &kernel->node->params;
-  VectorArray x = vector_input(kernel, inputs, 0), y = vector_output(kernel, outputs, 0);
+  Arrays arrays = {.x = vector_input(kernel, inputs, 0),
+                   .y = vector_output(kernel, outputs, 0),
+                   .noise = vector_output(kernel, outputs, 1),
+                   .first_sample = context->first_sample};
   /* unit >= rate, and unit is a whole number of 2^-24. */
   Mask mask = {.key = vl_random_key(context->seed, context->step, params->random_scope),
                .threshold = (uint32_t)ceil(params->rate * 0x1p24),
@@ -114,20 +146,46 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
   {
     int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
     if (view->block == 1)
-      drop_dense(mask, context->first_sample, view->channels * view->spatial, y, x,
-                 vector_share(elements, threads, thread));
+      drop_dense(mask, view->channels * view->spatial, &arrays, vector_share(elements, threads, thread));
     else
-      drop_blocks(view, mask, context->first_sample, y, x,
-                  vector_share(view->n * view->channel_blocks, threads, thread));
+      drop_blocks(view, mask, &arrays, vector_share(view->n * view->channel_blocks, threads, thread));
   }
   return vl_ok();
 }
 
+static Status launch_with_noise(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                                uintptr_t workspace, const LaunchContext *context) {
+  (void)workspace;
+  (void)context;
+  vector_map(kernel, apply_noise, (float)(1.0 / (1.0 - kernel->node->params.rate)),
+             vector_output(kernel, outputs, 0), vector_input(kernel, inputs, 0),
+             vector_input(kernel, inputs, 1));
+  return vl_ok();
+}
+
+static Status prepare_with_noise(CpuDevice *device, Kernel *kernel) {
+  return vector_prepare_map(device, kernel, 2);
+}
+
+static const CpuOp with_noise = {
+    .name = "dropout",
+    .supports = cpu_supports_f32_bf16,
+    .choose_layouts = vector_choose,
+    .prepare = prepare_with_noise,
+    .launch = launch_with_noise,
+};
+
 static Status prepare(CpuDevice *device, Kernel *kernel) {
-  const Tensor *x = kernel->node->inputs[0];
+  const Node *node = kernel->node;
+  if (node->input_count > 1 && node->inputs[1] != NULL) {
+    kernel->op = &with_noise;
+    return with_noise.prepare(device, kernel);
+  }
+  const Tensor *x = node->inputs[0];
   ChannelView *view = vl_allocate(sizeof *view);
   kernel->data = view;
-  if (kernel->inputs[0] != kernel->outputs[0])
+  bool noise = node->output_count > 1 && node->outputs[1] != NULL;
+  if (kernel->inputs[0] != kernel->outputs[0] || (noise && kernel->outputs[1] != kernel->outputs[0]))
     return vl_error(VL_INTERNAL, "dropout in %s: layouts %s and %s; they must be one", kernel->node->scope,
                     cpu_layout_name(device, kernel->inputs[0]), cpu_layout_name(device, kernel->outputs[0]));
   if (kernel->inputs[0] != LAYOUT_PLAIN) return cpu_channel_view(device, kernel->inputs[0], x, view);

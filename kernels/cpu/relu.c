@@ -1,4 +1,5 @@
-/* ReLU and its gradient, element by element over whole storages: zero padding stays zero. */
+/* ReLU, leaky where a slope below zero is given, and its gradient, element by element over whole storages:
+ * zero padding stays zero. */
 #include "kernels/cpu/vector.h"
 
 /* max(x, 0) with NaN kept: NaN is not below zero. */
@@ -20,6 +21,22 @@ static void relu_backward(float *dx, const float *dy, const float *y, int64_t co
     dx[i] = y[i] > 0.0F ? dy[i] : 0.0F;
 }
 
+VECTOR_CLONES
+static void leaky_relu(float *y, const float *x, const float *unused, int64_t count, float slope) {
+  (void)unused;
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    y[i] = x[i] < 0.0F ? slope * x[i] : x[i];
+}
+
+/* dx = y > 0 ? dy : slope dy */
+VECTOR_CLONES
+static void leaky_relu_backward(float *dx, const float *dy, const float *y, int64_t count, float slope) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    dx[i] = y[i] > 0.0F ? dy[i] : slope * dy[i];
+}
+
 static Status prepare(CpuDevice *device, Kernel *kernel) {
   return vector_prepare_map(device, kernel, kernel->node->input_count);
 }
@@ -28,8 +45,9 @@ static Status relu_launch(const Kernel *kernel, const uintptr_t *inputs, const u
                           uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
   (void)context;
-  vector_map(kernel, relu, 0.0F, vector_output(kernel, outputs, 0), vector_input(kernel, inputs, 0),
-             (VectorArray){.address = NULL});
+  float slope = (float)kernel->node->params.alpha;
+  vector_map(kernel, slope > 0.0F ? leaky_relu : relu, slope, vector_output(kernel, outputs, 0),
+             vector_input(kernel, inputs, 0), (VectorArray){.address = NULL});
   return vl_ok();
 }
 
@@ -37,7 +55,9 @@ static Status relu_backward_launch(const Kernel *kernel, const uintptr_t *inputs
                                    uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
   (void)context;
-  vector_map(kernel, relu_backward, 0.0F, vector_output(kernel, outputs, 0), vector_input(kernel, inputs, 0),
+  float slope = (float)kernel->node->params.alpha;
+  vector_map(kernel, slope > 0.0F ? leaky_relu_backward : relu_backward, slope,
+             vector_output(kernel, outputs, 0), vector_input(kernel, inputs, 0),
              vector_input(kernel, inputs, 1));
   return vl_ok();
 }

@@ -14,6 +14,8 @@ extern const CpuOp cpu_op_layer_norm, cpu_op_layer_norm_backward, cpu_op_adamw, 
     cpu_op_reshape, cpu_op_scale, cpu_op_sgd, cpu_op_slice, cpu_op_softmax_cross_entropy,
     cpu_op_softmax_cross_entropy_backward, cpu_op_sum, cpu_op_transpose;
 
+extern const CpuOp cpu_op_rsqrt, cpu_op_rsqrt_backward, cpu_op_magnitude, cpu_op_magnitude_backward,
+    cpu_op_batch_norm_invert;
 extern const CpuOp cpu_op_embedding, cpu_op_embedding_backward, cpu_op_gather_tokens,
     cpu_op_gather_tokens_backward, cpu_op_softmax, cpu_op_softmax_backward, cpu_op_tanh, cpu_op_tanh_backward;
 
@@ -27,6 +29,7 @@ static const CpuOp *const ops[] = {
     &cpu_op_avg_pool_backward,
     &cpu_op_batch_norm_apply,
     &cpu_op_batch_norm_backward,
+    &cpu_op_batch_norm_invert,
     &cpu_op_batch_norm_stats,
     &cpu_op_batch_norm_update,
     &cpu_op_broadcast,
@@ -49,6 +52,8 @@ static const CpuOp *const ops[] = {
     &cpu_op_layer_norm,
     &cpu_op_layer_norm_backward,
     &cpu_op_linear,
+    &cpu_op_magnitude,
+    &cpu_op_magnitude_backward,
     &cpu_op_matmul,
     &cpu_op_max_pool,
     &cpu_op_max_pool_backward,
@@ -57,6 +62,8 @@ static const CpuOp *const ops[] = {
     &cpu_op_relu,
     &cpu_op_relu_backward,
     &cpu_op_reshape,
+    &cpu_op_rsqrt,
+    &cpu_op_rsqrt_backward,
     &cpu_op_scale,
     &cpu_op_sgd,
     &cpu_op_slice,

@@ -97,6 +97,7 @@ static const char *const of_baseline[] = {
     "accumulate=1",
     "inplace=all",
     "pool-index=u8",
+    "dropout=redrawn",
     "checkpoint=1",
     "checkpoint=2",
     "checkpoint=segments:2",
@@ -105,6 +106,8 @@ static const char *const of_baseline[] = {
     "checkpoint=model",
     "checkpoint=runs:2",
     "recompute=norm",
+    "recompute=inner-norm",
+    "recompute=gelu",
     "update=in-backward",
     "checkpoint=ops:3 recompute=norm",
     "checkpoint=2 recompute=norm update=in-backward",
@@ -118,7 +121,9 @@ static const char *const of_vramlab[] = {
     "stack=vramlab checkpoint=ops:4",
     "stack=vramlab checkpoint=model",
     "stack=vramlab recompute=norm",
+    "stack=vramlab recompute=inner-norm",
     "stack=vramlab update=in-backward",
+    "stack=vramlab checkpoint=1 recompute=inner-norm",
     "stack=vramlab checkpoint=2 recompute=norm update=in-backward",
 };
 
@@ -129,6 +134,7 @@ static const char *const of_amp[] = {
     "amp=bf16 checkpoint=ops:6",
     "amp=bf16 checkpoint=model",
     "amp=bf16 recompute=norm",
+    "amp=bf16 recompute=gelu",
     "amp=bf16 checkpoint=2 recompute=norm update=in-backward",
 };
 
@@ -194,6 +200,18 @@ static void bert_is_bitwise_equal_however_it_is_recomputed_d1(void **state) {
   assert_same_results(build_bert, "baseline", of_attention, COUNT(of_attention));
   assert_same_results(build_bert, "amp=bf16", of_low, COUNT(of_low));
   assert_same_results(build_bert, "stack=vramlab", of_ours, COUNT(of_ours));
+}
+
+/* Layer norms, GELUs, casts and dropouts are repeated. */
+static void results_are_bitwise_equal_in_bert(void **state) {
+  (void)state;
+  static const char *const of_vramlab_amp[] = {
+      "stack=vramlab amp=bf16 recompute=norm", "stack=vramlab amp=bf16 recompute=gelu",
+      "stack=vramlab amp=bf16 recompute=norm checkpoint=1 update=in-backward"};
+  assert_same_results(build_bert, "baseline", of_baseline, COUNT(of_baseline));
+  assert_same_results(build_bert, "stack=vramlab", of_vramlab, COUNT(of_vramlab));
+  assert_same_results(build_bert, "amp=bf16", of_amp, COUNT(of_amp));
+  assert_same_results(build_bert, "stack=vramlab amp=bf16", of_vramlab_amp, COUNT(of_vramlab_amp));
 }
 
 static void results_are_bitwise_equal_within_our_stack(void **state) {
@@ -269,6 +287,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(results_are_bitwise_equal_with_a_tied_table),
       cmocka_unit_test(results_are_bitwise_equal_within_accumulation),
       cmocka_unit_test(bert_is_bitwise_equal_however_it_is_recomputed_d1),
+      cmocka_unit_test(results_are_bitwise_equal_in_bert),
       cmocka_unit_test(results_are_bitwise_equal_within_our_stack),
       cmocka_unit_test(results_are_bitwise_equal_within_mixed_precision),
       cmocka_unit_test(resnet50_is_bitwise_equal),

@@ -44,8 +44,11 @@ static Status build_block(Graph *graph, Tensor **x) {
   Tensor *gamma = parameter(graph, "block.bn.weight", 1, (int64_t[]){4});
   Tensor *beta = parameter(graph, "block.bn.bias", 1, (int64_t[]){4});
   OpParams params = {.epsilon = 1e-5, .relu = 1};
-  VL_TRY(vl_apply(graph, "batch_norm_apply", &params,
-                  (Tensor *[]){*x, stats->outputs[0], stats->outputs[1], gamma, beta, residual}, 6, x));
+  VL_TRY(unary(graph, "magnitude", &(OpParams){.epsilon = 1e-5}, &gamma));
+  Tensor *inputs[] = {*x, stats->outputs[0], stats->outputs[1], gamma, beta, residual};
+  VL_TRY(vl_apply(graph, "batch_norm_apply", &params, inputs, 6, x));
+  VL_TRY(
+      vl_graph_add(graph, "batch_norm_invert", &(OpParams){.epsilon = 1e-5, .alpha = 0.01}, inputs, 5, NULL));
   graph->block = 0;
   return vl_ok();
 }
@@ -53,8 +56,13 @@ static Status build_block(Graph *graph, Tensor **x) {
 static Status build_elementwise(Graph *graph, Tensor **x) {
   VL_TRY(unary(graph, "gelu", NULL, x));
   VL_TRY(unary(graph, "tanh", NULL, x));
+  VL_TRY(unary(graph, "rsqrt", &(OpParams){.epsilon = 3.0}, x));
   VL_TRY(unary(graph, "scale", &(OpParams){.alpha = 1.0 / 3.0}, x));
-  VL_TRY(unary(graph, "dropout", &(OpParams){.rate = 0.1, .random_scope = "block.dropout"}, x));
+  Node *dropout;
+  vl_graph_set_scope(graph, "unary.dropout");
+  OpParams stored = {.rate = 0.1, .alpha = 1, .random_scope = "block.dropout"};
+  VL_TRY(vl_graph_add(graph, "dropout", &stored, x, 1, &dropout));
+  *x = dropout->outputs[0];
   VL_TRY(unary(graph, "copy", NULL, x));
   vl_graph_set_scope(graph, "block.ln");
   Tensor *gamma = parameter(graph, "block.ln.weight", 1, (int64_t[]){4});

@@ -208,6 +208,7 @@ static void moves_are_undone(void **state) {
       {"scale", {.alpha = 3}},
       {"gelu", {.alpha = 0}},
       {"tanh", {.alpha = 0}},
+      {"rsqrt", {.epsilon = 3}},
       {"softmax", {.alpha = 2}},
       {"dropout", {.rate = 0.5, .random_scope = "mask"}},
       {"global_avg_pool", {.alpha = 0}},

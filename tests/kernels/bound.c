@@ -101,6 +101,8 @@ static const LinearOp linear_ops[] = {
     {"add", no_terms, 1},
     {"mul", no_terms, 1},
     {"scale", no_terms, 2},
+    {"magnitude", no_terms, 2},
+    {"magnitude_backward", no_terms, 0},
     {"dropout", no_terms, 3},
     {"sgd", no_terms, 6},
     {"embedding_backward", index_terms, 0},
@@ -421,6 +423,40 @@ static void tanh_bounds(const Node *node, double *const *inputs, double *const *
   }
 }
 
+/* The root's argument is a sum: what it cancels grows. */
+static void rsqrt_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                         double *const *bounds) {
+  bool backward = node->input_count == 2;
+  double epsilon = node->params.epsilon;
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++) {
+    double x = inputs[0][i], grown = backward ? 1.0 : (fabs(x) + epsilon) / (x + epsilon);
+    double roundings = backward ? 4.0 : 2.0 + 0.5 * 2.0 * grown; /* half of epsilon's own and the sum's */
+    bounds[0][i] = bound_of(roundings, fabs(outputs[0][i]), outputs[0][i], node->outputs[0]->dtype);
+  }
+}
+
+/* The slope below zero, rounded, and its product. */
+static void leaky_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                         double *const *bounds) {
+  (void)inputs;
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++)
+    bounds[0][i] = bound_of(2.0, fabs(outputs[0][i]), outputs[0][i], node->outputs[0]->dtype);
+}
+
+/* One over the slope and its product, difference, the scale's reciprocal and its product, sum. */
+static void invert_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                          double *const *bounds) {
+  const Tensor *y = node->inputs[0];
+  int64_t plane = product_of(y->shape, 2, y->rank);
+  for (int64_t i = 0; i < vl_tensor_elements(y); i++) {
+    int64_t c = i / plane % y->shape[1];
+    double z = fabs(inputs[0][i]) / (inputs[0][i] < 0.0 ? node->params.alpha : 1.0);
+    double inverse = sqrt(inputs[2][c] + node->params.epsilon) / fabs(inputs[3][c]);
+    double magnitude = (z + fabs(inputs[4][c])) * inverse + fabs(inputs[1][c]);
+    bounds[0][i] = bound_of(6.0, magnitude, outputs[0][i], node->outputs[0]->dtype);
+  }
+}
+
 static double softmax_scale(const Node *node) {
   return node->params.alpha != 0.0 ? fabs(node->params.alpha) : 1.0;
 }
@@ -488,8 +524,13 @@ static const OwnBound own_bounds[] = {{"batch_norm_stats", stats_bounds},
                                       {"batch_norm_backward", norm_backward_bounds},
                                       {"layer_norm", layer_norm_bounds},
                                       {"layer_norm_backward", layer_norm_backward_bounds},
+                                      {"relu", leaky_bounds},
+                                      {"relu_backward", leaky_bounds},
+                                      {"batch_norm_invert", invert_bounds},
                                       {"tanh", tanh_bounds},
                                       {"tanh_backward", tanh_bounds},
+                                      {"rsqrt", rsqrt_bounds},
+                                      {"rsqrt_backward", rsqrt_bounds},
                                       {"softmax", softmax_bounds},
                                       {"softmax_backward", softmax_backward_bounds},
                                       {"gelu", gelu_bounds},
@@ -501,7 +542,8 @@ Status bound_outputs(const Node *node, double *const *inputs, double *const *out
                      const LaunchContext *context) {
   const char *name = node->op->name;
   for (size_t i = 0; i < sizeof exact_ops / sizeof *exact_ops; i++) {
-    if (strcmp(exact_ops[i], name) == 0) return exact_bounds(node, outputs, bounds), vl_ok();
+    bool leaky = strncmp(name, "relu", 4) == 0 && node->params.alpha > 0.0;
+    if (strcmp(exact_ops[i], name) == 0 && !leaky) return exact_bounds(node, outputs, bounds), vl_ok();
   }
   for (size_t i = 0; i < sizeof own_bounds / sizeof *own_bounds; i++) {
     if (strcmp(own_bounds[i].name, name) == 0)

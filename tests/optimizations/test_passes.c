@@ -765,6 +765,9 @@ static void weight_gradients_normalise_what_they_read(void **state) {
       {"stack=vramlab recompute=norm", 2 * BLOCKS, BLOCKS + DOWNSAMPLES},
       {"stack=vramlab amp=bf16 recompute=norm update=in-backward", 2 * BLOCKS, BLOCKS + DOWNSAMPLES},
       {"stack=vramlab amp=bf16 recompute=norm checkpoint=1", 2 * BLOCKS, -1},
+      {"stack=vramlab recompute=inner-norm", 2 * BLOCKS, 0},
+      {"stack=vramlab amp=bf16 recompute=inner-norm update=in-backward", 2 * BLOCKS, 0},
+      {"stack=vramlab recompute=gelu", 0, 0},
       {"stack=vramlab amp=bf16", 0, 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -773,6 +776,174 @@ static void weight_gradients_normalise_what_they_read(void **state) {
     assert_int_equal(normalising_gradients(&program), cases[i].normalising);
     if (cases[i].repeated >= 0) assert_int_equal(repeated_norms(&program), cases[i].repeated);
     peak_bytes_of(&program);
+    vl_program_destroy(&program);
+  }
+}
+
+/* Bytes of what forward passes leave for backward: what is alive when the first backward node begins. */
+static int64_t kept_bytes(const Program *program) {
+  Schedule *schedule = NULL;
+  require_ok(vl_schedule_build(program, &schedule));
+  int32_t boundary = 0;
+  while (schedule->instances[boundary].node->segment == SEGMENT_FORWARD)
+    boundary++;
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < schedule->buffer_count; i++) {
+    const Buffer *buffer = &schedule->buffers[i];
+    if (buffer->first >= 0 && buffer->first < boundary && buffer->last >= boundary)
+      bytes += vl_dtype_bytes(buffer->storage->dtype, buffer->storage->elements);
+  }
+  vl_schedule_destroy(&schedule);
+  return bytes;
+}
+
+/* The stem's and the first two norms of each block, whose inputs go; their gammas' magnitudes are kept. Of
+ * the stem's, stack=vramlab keeps nothing but the input otherwise, since the pool behind it reads indices. */
+static void inverted_norms_keep_their_output_alone(void **state) {
+  (void)state;
+  static const char *const stacks[] = {"", "stack=vramlab ", "stack=vramlab amp=bf16 "};
+  for (size_t s = 0; s < sizeof stacks / sizeof *stacks; s++) {
+    Program plain, inverted;
+    char text[64];
+    snprintf(text, sizeof text, "%sinplace-abn=0.01", stacks[s]);
+    build_resnet50(stacks[s], &plain);
+    build_resnet50(text, &inverted);
+    assert_int_equal(count_ops(&inverted, SEGMENT_BACKWARD, "batch_norm_invert"), 2 * BLOCKS + 1);
+    int64_t inputs_bytes = 0, gammas_bytes = 0;
+    for (int32_t i = 0; i < inverted.graph->node_count; i++) {
+      const Node *node = inverted.graph->nodes[i];
+      if (!is_op(node, "batch_norm_invert")) continue;
+      bool stem = strcmp(node->scope, "bn1") == 0;
+      if (!stem || s == 0) inputs_bytes += vl_tensor_bytes(node->outputs[0]);
+      gammas_bytes += vl_tensor_bytes(node->inputs[3]);
+    }
+    assert_int_equal(kept_bytes(&plain) - kept_bytes(&inverted), inputs_bytes - gammas_bytes);
+    print_message("%s: %.1f MiB kept at batch 2, %.1f without\n", text,
+                  (double)kept_bytes(&inverted) / 1048576.0, (double)kept_bytes(&plain) / 1048576.0);
+    assert_true(peak_bytes_of(&inverted) < peak_bytes_of(&plain));
+    vl_program_destroy(&plain);
+    vl_program_destroy(&inverted);
+  }
+}
+
+static void inversion_says_why_not(void **state) {
+  (void)state;
+  Program program;
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  assert_unsupported(&program, "inplace-abn=0.01 recompute=norm", "leave one of them out");
+  network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
+  require_ok(apply_recipe("inplace-abn=0.01 recompute=gelu", &program));
+  vl_program_destroy(&program);
+}
+
+/* BERT with LAYERS layers at batch 2. */
+enum { LAYERS = 3, SEQUENCE = 16, HIDDEN = 32, BERT_BATCH = 2 };
+
+static void build_bert(const char *recipe, Program *program) {
+  const Case *bert = vl_case_find("bert-base");
+  const char *settings[] = {"sequence=16", "layers=3", "hidden=32", "heads=4", "vocabulary=61"};
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  require_ok(vl_case_arguments(bert, BERT_BATCH, settings, 5, values));
+  require_ok(bert->build(values, true, program));
+  require_ok(apply_recipe(recipe, program));
+}
+
+static int32_t repeated(const Program *program, const char *op) {
+  Schedule *schedule = NULL;
+  require_ok(vl_schedule_build(program, &schedule));
+  int32_t count = 0;
+  for (int32_t i = 0; i < schedule->instance_count; i++) {
+    const Instance *instance = &schedule->instances[i];
+    count += is_op(instance->node, op) && instance->pass > 0;
+  }
+  vl_schedule_destroy(&schedule);
+  return count;
+}
+
+/* stack=pytorch keeps the factors of the embedding's, both of each layer's and the attentions' dropouts. */
+static void eager_dropout_keeps_its_noise(void **state) {
+  (void)state;
+  enum { HEADS = 4 };
+  static const struct {
+    const char *keeps, *draws;
+    int64_t hidden_bytes; /* of an element of the residual stream's noise; the attention's are f32 */
+  } cases[] = {
+      {"baseline", "dropout=redrawn", 4},
+      {"amp=bf16", "amp=bf16 dropout=redrawn", 2},
+      {"stack=vramlab dropout=stored attention=materialised", "stack=vramlab attention=materialised", 4}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    Program keeps, draws;
+    build_bert(cases[i].keeps, &keeps);
+    build_bert(cases[i].draws, &draws);
+    int64_t hidden = (int64_t)BERT_BATCH * SEQUENCE * HIDDEN;
+    int64_t bytes = hidden * 4 + 2 * LAYERS * hidden * cases[i].hidden_bytes;
+    bytes += (int64_t)LAYERS * BERT_BATCH * HEADS * SEQUENCE * SEQUENCE * 4;
+    assert_int_equal(kept_bytes(&keeps) - kept_bytes(&draws), bytes);
+    assert_int_equal(vl_program_saved_bytes(&keeps) - vl_program_saved_bytes(&draws), bytes);
+    vl_program_destroy(&keeps);
+    vl_program_destroy(&draws);
+  }
+}
+
+/* A norm of primitives keeps the differences and the normal values, and one number a row, where the op keeps
+ * its input and two. */
+static void composed_layer_norms_keep_twice_as_much(void **state) {
+  (void)state;
+  static const char *const precisions[] = {"", "amp=bf16 "}; /* norms are in f32 in both */
+  for (size_t i = 0; i < 2; i++) {
+    Program fused, composed;
+    char text[2][64];
+    snprintf(text[0], sizeof text[0], "%slayer-norm=fused", precisions[i]);
+    snprintf(text[1], sizeof text[1], "%slayer-norm=composed", precisions[i]);
+    build_bert(text[0], &fused);
+    build_bert(text[1], &composed);
+    assert_int_equal(count_ops(&composed, SEGMENT_FORWARD, "layer_norm"), 0);
+    assert_int_equal(count_ops(&composed, SEGMENT_FORWARD, "rsqrt"), 2 * LAYERS + 2);
+    int64_t rows = (2 * LAYERS + 1) * BERT_BATCH * SEQUENCE + BERT_BATCH * 3;
+    int64_t of_fused = rows * HIDDEN * 4 + rows * 8, of_composed = 2 * rows * HIDDEN * 4 + rows * 4;
+    print_message("%ssaved by the norms of a small BERT: fused %lld bytes, composed %lld\n", precisions[i],
+                  (long long)of_fused, (long long)of_composed);
+    int64_t more = vl_program_saved_bytes(&composed) - vl_program_saved_bytes(&fused);
+    assert_int_equal(more, of_composed - of_fused);
+    assert_int_equal(kept_bytes(&composed) - kept_bytes(&fused), of_composed - of_fused);
+    assert_true(peak_bytes_of(&composed) > peak_bytes_of(&fused));
+    vl_program_destroy(&fused);
+    vl_program_destroy(&composed);
+  }
+}
+
+/* Units of one activation (batch, sequence, hidden) in f32: a GELU's output is four of them; a norm's output
+ * is one, beside it its two numbers a row; with bf16 what is saved is half, of a norm's output a cast. The
+ * embedding's and the layers' norms are repeated but the last, of which backward reads nothing, and the
+ * head's, which is; the layers' GELUs are, the head's is what a norm reads. */
+static void recomputation_keeps_inputs_of_norms_and_gelus(void **state) {
+  (void)state;
+  static const struct {
+    const char *base, *recipe;
+    int32_t norms, gelus, casts;
+  } cases[] = {{"stack=vramlab", "recompute=norm", 2 * LAYERS + 1, LAYERS, 0},
+               {"stack=vramlab", "recompute=inner-norm", 2 * LAYERS + 1, LAYERS, 0},
+               {"stack=vramlab", "recompute=gelu", 0, LAYERS, 0},
+               {"stack=vramlab amp=bf16", "recompute=norm", 2 * LAYERS + 1, LAYERS, 2 * LAYERS + 1},
+               {"stack=vramlab amp=bf16", "recompute=gelu", 0, LAYERS, 0}};
+  const int64_t unit = (int64_t)BERT_BATCH * SEQUENCE * HIDDEN * 4, rows = (int64_t)BERT_BATCH * SEQUENCE * 8;
+  const int64_t head_rows = BERT_BATCH * 3; /* masked positions */
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    Program plain, program;
+    char recipe[128];
+    snprintf(recipe, sizeof recipe, "%s %s", cases[i].base, cases[i].recipe);
+    build_bert(cases[i].base, &plain);
+    build_bert(recipe, &program);
+    assert_int_equal(repeated(&program, "layer_norm"), cases[i].norms);
+    assert_int_equal(repeated(&program, "gelu"), cases[i].gelus);
+    assert_int_equal(repeated(&program, "cast"), cases[i].casts);
+    int64_t bytes = 4 * LAYERS * unit, saved = kept_bytes(&plain) - kept_bytes(&program);
+    if (cases[i].norms > 0) bytes += 2 * LAYERS * unit + head_rows * HIDDEN * 4;
+    if (strstr(recipe, "bf16")) bytes /= 2;
+    if (cases[i].norms > 0) bytes += 2 * LAYERS * rows + head_rows * 8;
+    assert_int_equal(saved, bytes);
+    peak_bytes_of(&program);
+    vl_program_destroy(&plain);
     vl_program_destroy(&program);
   }
 }
@@ -814,6 +985,7 @@ static void every_rung_needs_less(void **state) {
   static const char *const ladder[] = {
       "baseline",
       "stack=vramlab",
+      "stack=vramlab recompute=inner-norm",
       "stack=vramlab recompute=norm",
       "stack=vramlab amp=bf16 recompute=norm",
       "stack=vramlab amp=bf16 checkpoint=1 recompute=norm",
@@ -858,6 +1030,11 @@ int main(void) {
       cmocka_unit_test(one_segment_repeats_nothing),
       cmocka_unit_test(boundaries_are_kept_behind_views),
       cmocka_unit_test(weight_gradients_normalise_what_they_read),
+      cmocka_unit_test(inverted_norms_keep_their_output_alone),
+      cmocka_unit_test(inversion_says_why_not),
+      cmocka_unit_test(composed_layer_norms_keep_twice_as_much),
+      cmocka_unit_test(eager_dropout_keeps_its_noise),
+      cmocka_unit_test(recomputation_keeps_inputs_of_norms_and_gelus),
       cmocka_unit_test(a_norm_read_otherwise_is_repeated),
       cmocka_unit_test(every_rung_needs_less),
   };

@@ -15,13 +15,39 @@ static void each(const Node *node, const Arrays *arrays, ElementFunction functio
     y[i] = function(&node->params, a ? a[i] : 0.0, b ? b[i] : 0.0);
 }
 
+/* Where element i of a meets b, which is repeated to a's shape. */
+static int64_t place_in(const Tensor *b, const Tensor *a, int64_t i) {
+  int64_t place = 0, stride = 1;
+  for (int32_t dim = a->rank - 1, of_b = b->rank - 1; of_b >= 0; dim--, of_b--) {
+    place += (b->shape[of_b] == 1 ? 0 : i % a->shape[dim]) * stride;
+    stride *= b->shape[of_b];
+    i /= a->shape[dim];
+  }
+  return place;
+}
+
+static void each_repeating(const Node *node, const Arrays *arrays, ElementFunction function) {
+  const Tensor *a = node->inputs[0], *b = node->inputs[1];
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < vl_tensor_elements(a); i++)
+    arrays->outputs[0][i] =
+        function(&node->params, arrays->inputs[0][i], arrays->inputs[1][place_in(b, a, i)]);
+}
+
 static double relu_of(const OpParams *params, double a, double b) {
-  (void)params, (void)b;
-  return a <= 0.0 ? 0.0 : a; /* NaN stays */
+  (void)b;
+  return a > 0.0 || a != a ? a : params->alpha > 0.0 ? params->alpha * a : 0.0; /* NaN stays */
 }
 static double relu_backward_of(const OpParams *params, double dy, double y) {
+  return y > 0.0 ? dy : params->alpha > 0.0 ? params->alpha * dy : 0.0;
+}
+static double magnitude_of(const OpParams *params, double x, double b) {
+  (void)b;
+  return fabs(x) + params->epsilon;
+}
+static double magnitude_backward_of(const OpParams *params, double dy, double x) {
   (void)params;
-  return y > 0.0 ? dy : 0.0;
+  return x < 0.0 ? -dy : dy;
 }
 static double normal_cdf(double x) { return 0.5 * erfc(-x * sqrt(0.5)); }
 static double gelu_of(const OpParams *params, double x, double b) {
@@ -40,6 +66,14 @@ static double tanh_of(const OpParams *params, double x, double b) {
 static double tanh_backward_of(const OpParams *params, double dy, double y) {
   (void)params;
   return dy * (1.0 - y * y);
+}
+static double rsqrt_of(const OpParams *params, double x, double b) {
+  (void)b;
+  return 1.0 / sqrt(x + params->epsilon);
+}
+static double rsqrt_backward_of(const OpParams *params, double dy, double y) {
+  (void)params;
+  return -0.5 * dy * y * y * y;
 }
 static double sum_of(const OpParams *params, double a, double b) {
   (void)params;
@@ -68,15 +102,23 @@ static void gelu(const Node *node, const Arrays *arrays) { each(node, arrays, ge
 static void gelu_backward(const Node *node, const Arrays *arrays) { each(node, arrays, gelu_backward_of); }
 static void tanh_forward(const Node *node, const Arrays *arrays) { each(node, arrays, tanh_of); }
 static void tanh_backward(const Node *node, const Arrays *arrays) { each(node, arrays, tanh_backward_of); }
-static void add(const Node *node, const Arrays *arrays) { each(node, arrays, sum_of); }
-static void mul(const Node *node, const Arrays *arrays) { each(node, arrays, product_of); }
+static void magnitude(const Node *node, const Arrays *arrays) { each(node, arrays, magnitude_of); }
+static void magnitude_backward(const Node *node, const Arrays *arrays) {
+  each(node, arrays, magnitude_backward_of);
+}
+static void rsqrt(const Node *node, const Arrays *arrays) { each(node, arrays, rsqrt_of); }
+static void rsqrt_backward(const Node *node, const Arrays *arrays) { each(node, arrays, rsqrt_backward_of); }
+static void add(const Node *node, const Arrays *arrays) { each_repeating(node, arrays, sum_of); }
+static void mul(const Node *node, const Arrays *arrays) { each_repeating(node, arrays, product_of); }
 static void scale(const Node *node, const Arrays *arrays) { each(node, arrays, scaled); }
 static void copy(const Node *node, const Arrays *arrays) { each(node, arrays, same); }
 static void fill(const Node *node, const Arrays *arrays) { each(node, arrays, constant); }
 
 static void dropout(const Node *node, const Arrays *arrays) {
   const double *x = arrays->inputs[0];
-  double *y = arrays->outputs[0], rate = node->params.rate;
+  const double *given = node->input_count > 1 ? arrays->inputs[1] : NULL;
+  double *y = arrays->outputs[0], *noise = node->output_count > 1 ? arrays->outputs[1] : NULL;
+  double rate = node->params.rate;
   const LaunchContext *context = arrays->context;
   uint64_t key = vl_random_key(context->seed, context->step, node->params.random_scope);
   int64_t samples = node->inputs[0]->shape[0];
@@ -84,8 +126,11 @@ static void dropout(const Node *node, const Arrays *arrays) {
   for (int64_t n = 0; n < samples; n++) {
     uint64_t sample = (uint64_t)(context->first_sample + n);
     for (int64_t e = 0; e < elements; e++) {
+      int64_t i = n * elements + e;
       double unit = (double)vl_random_unit(vl_random_word(key, sample, (uint64_t)e));
-      y[n * elements + e] = unit >= rate ? x[n * elements + e] / (1.0 - rate) : 0.0;
+      bool kept = given ? given[i] != 0.0 : unit >= rate;
+      y[i] = kept ? x[i] / (1.0 - rate) : 0.0;
+      if (noise) noise[i] = kept ? 1.0 / (1.0 - rate) : 0.0;
     }
   }
 }
@@ -119,11 +164,23 @@ static void adamw(const Node *node, const Arrays *arrays) {
   }
 }
 
-const ReferenceOp reference_elementwise_ops[] = {{"tanh", tanh_forward}, {"tanh_backward", tanh_backward},
-                                                 {"relu", relu},         {"relu_backward", relu_backward},
-                                                 {"gelu", gelu},         {"gelu_backward", gelu_backward},
-                                                 {"add", add},           {"mul", mul},
-                                                 {"scale", scale},       {"cast", copy},
-                                                 {"copy", copy},         {"fill", fill},
-                                                 {"dropout", dropout},   {"sgd", sgd},
-                                                 {"adamw", adamw},       {NULL, NULL}};
+const ReferenceOp reference_elementwise_ops[] = {{"tanh", tanh_forward},
+                                                 {"tanh_backward", tanh_backward},
+                                                 {"relu", relu},
+                                                 {"relu_backward", relu_backward},
+                                                 {"gelu", gelu},
+                                                 {"gelu_backward", gelu_backward},
+                                                 {"magnitude", magnitude},
+                                                 {"magnitude_backward", magnitude_backward},
+                                                 {"rsqrt", rsqrt},
+                                                 {"rsqrt_backward", rsqrt_backward},
+                                                 {"add", add},
+                                                 {"mul", mul},
+                                                 {"scale", scale},
+                                                 {"cast", copy},
+                                                 {"copy", copy},
+                                                 {"fill", fill},
+                                                 {"dropout", dropout},
+                                                 {"sgd", sgd},
+                                                 {"adamw", adamw},
+                                                 {NULL, NULL}};

@@ -69,6 +69,17 @@ static void batch_norm_update(const Node *node, const Arrays *arrays) {
   arrays->outputs[2][0] = arrays->inputs[4][0] + 1.0;
 }
 
+static void batch_norm_invert(const Node *node, const Arrays *arrays) {
+  const double *y = arrays->inputs[0], *mean = arrays->inputs[1], *var = arrays->inputs[2],
+               *gamma = arrays->inputs[3], *beta = arrays->inputs[4];
+  Planes p = planes_of(node->inputs[0]);
+  for (int64_t i = 0; i < p.samples * p.channels * p.plane; i++) {
+    int64_t c = i / p.plane % p.channels;
+    double z = y[i] < 0.0 ? y[i] / node->params.alpha : y[i];
+    arrays->outputs[0][i] = (z - beta[c]) * sqrt(var[c] + node->params.epsilon) / gamma[c] + mean[c];
+  }
+}
+
 static double *present(double *const *inputs, const Node *node, int32_t index) {
   return index < node->input_count ? inputs[index] : NULL;
 }
@@ -158,10 +169,8 @@ static void layer_norm_backward(const Node *node, const Arrays *arrays) {
   }
 }
 
-const ReferenceOp reference_normalization_ops[] = {{"batch_norm_stats", batch_norm_stats},
-                                                   {"batch_norm_apply", batch_norm_apply},
-                                                   {"batch_norm_update", batch_norm_update},
-                                                   {"batch_norm_backward", batch_norm_backward},
-                                                   {"layer_norm", layer_norm},
-                                                   {"layer_norm_backward", layer_norm_backward},
-                                                   {NULL, NULL}};
+const ReferenceOp reference_normalization_ops[] = {
+    {"batch_norm_stats", batch_norm_stats},       {"batch_norm_apply", batch_norm_apply},
+    {"batch_norm_update", batch_norm_update},     {"batch_norm_invert", batch_norm_invert},
+    {"batch_norm_backward", batch_norm_backward}, {"layer_norm", layer_norm},
+    {"layer_norm_backward", layer_norm_backward}, {NULL, NULL}};
