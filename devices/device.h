@@ -71,6 +71,20 @@ typedef struct DeviceInterface {
   Status (*launch)(Device *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                    uintptr_t workspace, const LaunchContext *context);
   Status (*synchronize)(Device *device);
+  /* -- offload: another tier of memory, with a stream of copies; offload_open is NULL where there is none --
+   */
+  /* The tier's memory, opened at the first call; its addresses are for copies only. VL_ENVIRONMENT names what
+   * cannot be used. */
+  Status (*offload_open)(Device *device, const Backing **backing);
+  /* Queues a copy from device memory to the tier (out) or back, in order among copies, to begin after what
+   * was launched so far; never blocks. */
+  Status (*offload_copy)(Device *device, bool out, uintptr_t address, uintptr_t tier_address, int64_t bytes,
+                         uint64_t *event);
+  /* What is launched from now on begins when that copy has ended. A copy that failed is reported here, by a
+   * later wait or by synchronize. */
+  Status (*offload_wait)(Device *device, uint64_t event);
+  /* How long launches waited for copies since the last call, after synchronize; -1: cannot tell. */
+  int64_t (*offload_stall_ns)(Device *device);
   /* What driver or operating system say this process holds on the device (RSS on cpu); -1: cannot tell. */
   int64_t (*driver_bytes)(Device *device);
   /* The highest driver_bytes since the last call with reset; -1: cannot tell. */
@@ -88,6 +102,7 @@ typedef struct DeviceOptions {
   bool unlimited;                /* plan with a profile: its memory does not end */
   const char *profile;           /* plan only: a profile's name, or NULL: the machine's cpu */
   const char *profile_directory; /* NULL: the installed ones */
+  const char *offload_directory; /* cpu: where the file of the offload tier is; NULL: TMPDIR, else /tmp */
 } DeviceOptions;
 
 /* Opens "cpu", "cuda" or "plan"; loads the backend's module (vramlab_<name>.so beside the program, or in

@@ -12,7 +12,7 @@ typedef struct PlanDevice {
   int64_t capacity_bytes; /* 0: no limit */
   int64_t reserved_bytes;
   uintptr_t next_address;
-  Backing backing;
+  Backing backing, offload_backing;
   /* Its own table: workspace_bytes and implementation read kernels of the inner device and are given no
    * device to ask, so they are the inner one's functions. */
   DeviceInterface interface;
@@ -119,6 +119,47 @@ static Status synchronize(Device *device) {
   return vl_ok();
 }
 
+/* The tier's end is the heap's capacity to set: what a host has beside the device is no part of a profile. */
+static Status offload_reserve(void *context, int64_t bytes, uintptr_t *address) {
+  PlanDevice *plan = context;
+  *address = plan->next_address;
+  plan->next_address += ((uintptr_t)bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+  return vl_ok();
+}
+
+static void offload_release(void *context, uintptr_t address, int64_t bytes) {
+  (void)context;
+  (void)address;
+  (void)bytes;
+}
+
+static Status offload_open(Device *device, const Backing **backing) {
+  *backing = &own(device)->offload_backing;
+  return vl_ok();
+}
+
+static Status offload_copy(Device *device, bool out, uintptr_t address, uintptr_t tier_address, int64_t bytes,
+                           uint64_t *event) {
+  (void)device;
+  (void)out;
+  (void)address;
+  (void)tier_address;
+  (void)bytes;
+  *event = 0;
+  return vl_ok();
+}
+
+static Status offload_wait(Device *device, uint64_t event) {
+  (void)device;
+  (void)event;
+  return vl_ok();
+}
+
+static int64_t offload_stall_ns(Device *device) {
+  (void)device;
+  return -1;
+}
+
 static int64_t driver_bytes(Device *device) {
   (void)device;
   return -1;
@@ -158,6 +199,10 @@ Status vl_plan_device_create(Device *wrapped, const char *name, int64_t capacity
       .download = download,
       .launch = launch,
       .synchronize = synchronize,
+      .offload_open = offload_open,
+      .offload_copy = offload_copy,
+      .offload_wait = offload_wait,
+      .offload_stall_ns = offload_stall_ns,
       .driver_bytes = driver_bytes,
       .driver_peak_bytes = driver_peak_bytes,
       .close = close_device,
@@ -167,6 +212,7 @@ Status vl_plan_device_create(Device *wrapped, const char *name, int64_t capacity
   plan->capacity_bytes = capacity_bytes;
   plan->next_address = first_address;
   plan->backing = (Backing){.context = plan, .reserve = reserve, .release = release};
+  plan->offload_backing = (Backing){.context = plan, .reserve = offload_reserve, .release = offload_release};
   snprintf(plan->name, sizeof plan->name, "%s", name);
   *device = &plan->device;
   return vl_ok();

@@ -20,6 +20,8 @@ typedef struct Cell {
   Device *device;
   Tracker *tracker;
   Heap *heap;
+  Tracker *offload_tracker; /* of the offload tier, where the recipe uses one */
+  Heap *offload_heap;
   State *state;
   Executable *executable;
   Inputs *inputs;
@@ -68,7 +70,8 @@ static Status check_spec(Cell *cell) {
   if (spec->inference && accumulate && strcmp(accumulate, "1") != 0) {
     return vl_error(VL_INVALID, "accumulate=%s with inference: there are no gradients to add up", accumulate);
   }
-  if (spec->capacity_bytes < 0) return vl_error(VL_INVALID, "capacity must not be negative");
+  if (spec->capacity_bytes < 0 || spec->offload_capacity_bytes < 0)
+    return vl_error(VL_INVALID, "capacity must not be negative");
   if (spec->data[0] && spec->device[0] == 'p') {
     return vl_error(VL_INVALID, "--data needs a device that computes, not plan");
   }
@@ -159,7 +162,8 @@ static void describe_program(Cell *cell) {
   const Schedule *schedule = vl_executable_schedule(cell->executable);
   result->parameters = vl_graph_parameter_count(program->graph);
   for (int32_t i = 0; i < schedule->instance_count; i++) {
-    result->flops_per_step += vl_node_flops(schedule->instances[i].node);
+    if (schedule->instances[i].kind == INSTANCE_LAUNCH)
+      result->flops_per_step += vl_node_flops(schedule->instances[i].node);
   }
   result->recompute_flops = schedule->recompute_flops;
   result->saved_activation_bytes = program->training ? vl_program_saved_bytes(program) : 0;
@@ -174,7 +178,8 @@ static Status open_device(Cell *cell) {
   DeviceOptions options = {.threads = spec->threads,
                            .low_end = cell->low_end,
                            .unlimited = spec->unlimited,
-                           .profile = spec->profile[0] ? spec->profile : NULL};
+                           .profile = spec->profile[0] ? spec->profile : NULL,
+                           .offload_directory = spec->offload_directory[0] ? spec->offload_directory : NULL};
   VL_TRY(vl_device_open(spec->device, &options, &cell->device));
   cell->device->interface->describe(cell->device, &cell->result->device);
   snprintf(cell->result->provenance, sizeof cell->result->provenance, "%s",
@@ -188,6 +193,17 @@ static Status open_heap(Cell *cell) {
                          .capacity_bytes = cell->spec->unlimited ? 0 : cell->spec->capacity_bytes};
   cell->tracker = vl_tracker_create(false);
   return vl_heap_create(cell->device->interface->backing(cell->device), &options, cell->tracker, &cell->heap);
+}
+
+static Status open_offload_heap(Cell *cell) {
+  if (vl_executable_schedule(cell->executable)->transfers == 0) return vl_ok();
+  HeapOptions options = {.policy = "caching",
+                         .capacity_bytes = cell->spec->unlimited ? 0 : cell->spec->offload_capacity_bytes,
+                         .tier = "the offload tier"};
+  const Backing *backing;
+  VL_TRY(cell->device->interface->offload_open(cell->device, &backing));
+  cell->offload_tracker = vl_tracker_create(false);
+  return vl_heap_create(backing, &options, cell->offload_tracker, &cell->offload_heap);
 }
 
 /* One micro-batch of a step. */
@@ -216,7 +232,9 @@ static Status set_up(Cell *cell) {
   describe_program(cell);
   VL_TRY(engine_feed_open(spec->data, vl_executable_program(cell->executable), spec->seed, &cell->feed));
   VL_TRY(open_heap(cell));
+  VL_TRY(open_offload_heap(cell));
   cell->state = vl_state_create(cell->device, cell->heap);
+  vl_state_use_offload_heap(cell->state, cell->offload_heap);
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, false));
   VL_TRY(vl_inputs_create(cell->executable, cell->device, cell->heap, &cell->inputs));
   VL_TRY(fill_inputs(cell, 0, 0));
@@ -338,6 +356,16 @@ static void take_step_peak(Cell *cell, bool steady) {
   vl_tracker_reset_peaks(cell->tracker);
 }
 
+/* The last step's copies, and the mean of what measured ones waited. */
+static void take_offload(Cell *cell, const StepResult *step, int64_t stall_ns) {
+  CellResult *result = cell->result;
+  if (!cell->offload_heap) return;
+  result->evicted_bytes = step->evicted_bytes;
+  result->fetched_bytes = step->fetched_bytes;
+  if (result->step_count > 0 && step->stall_ns >= 0)
+    result->offload_stall_s = (double)stall_ns * 1e-9 / result->step_count;
+}
+
 static Status run_steps(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
@@ -350,6 +378,7 @@ static Status run_steps(Cell *cell) {
   cell->run = (Run){.executable = cell->executable,
                     .state = cell->state,
                     .heap = cell->heap,
+                    .offload_heap = cell->offload_heap,
                     .tracker = cell->tracker,
                     .device = cell->device,
                     .seed = spec->seed,
@@ -357,6 +386,7 @@ static Status run_steps(Cell *cell) {
                     .fill = fill_micro_batch,
                     .fill_context = cell};
   StepResult step;
+  int64_t stall_ns = 0;
   for (int32_t i = 0; i < total; i++) {
     bool last = i == total - 1;
     int64_t events_before = vl_tracker_event_count(cell->tracker);
@@ -369,8 +399,10 @@ static Status run_steps(Cell *cell) {
     take_step_peak(cell, i >= warmup);
     if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     if (i < warmup) continue;
+    stall_ns += step.stall_ns;
     if (result->device.has_time) result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
+  take_offload(cell, &step, stall_ns);
   if (spec->timeline) {
     keep_timeline(cell);
     vl_tracker_keep_events(cell->tracker, false);
@@ -396,6 +428,11 @@ static void take_driver(Cell *cell) {
                          : result->steady_peak_reserved_bytes;
   result->needed_bytes = reserved + (result->untracked_bytes > 0 ? result->untracked_bytes : 0);
   result->needed_low_bytes = result->needed_bytes;
+  if (cell->offload_tracker) {
+    MemoryStatistics statistics;
+    vl_tracker_statistics(cell->offload_tracker, &statistics);
+    result->peak_offload_bytes = statistics.reserved.peak_bytes;
+  }
   result->cached_free_bytes = result->peak_reserved_bytes - result->peak_allocated_bytes;
 }
 
@@ -444,7 +481,9 @@ static void tear_down(Cell *cell) {
   vl_state_destroy(&cell->state);
   vl_executable_destroy(&cell->executable);
   vl_heap_destroy(&cell->heap);
+  vl_heap_destroy(&cell->offload_heap);
   vl_tracker_destroy(&cell->tracker);
+  vl_tracker_destroy(&cell->offload_tracker);
   vl_device_close(&cell->device);
   engine_feed_close(&cell->feed);
   free(cell->marks);
@@ -482,6 +521,7 @@ static Status classify(Cell *cell, Status status) {
   snprintf(result->oom_segment, sizeof result->oom_segment, "%s", cell->stage);
   if (cell->heap) {
     HeapFailure failure = vl_heap_last_failure(cell->heap);
+    if (failure.request_bytes == 0 && cell->offload_heap) failure = vl_heap_last_failure(cell->offload_heap);
     result->oom_request_bytes = failure.request_bytes;
     result->oom_largest_free_bytes = failure.largest_free_bytes;
     take_peaks(cell, result->warmup_peak_reserved_bytes >= 0);

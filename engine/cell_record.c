@@ -36,6 +36,9 @@ void vl_cell_result_init(CellResult *result) {
                         &result->cached_free_bytes,
                         &result->oom_request_bytes,
                         &result->oom_largest_free_bytes,
+                        &result->evicted_bytes,
+                        &result->fetched_bytes,
+                        &result->peak_offload_bytes,
                         &result->saved_activation_bytes,
                         &result->events_per_step};
   for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
@@ -44,5 +47,6 @@ void vl_cell_result_init(CellResult *result) {
     result->peak_by_category[i] = -1;
   result->build_s = result->tracker_share = result->held_out_loss = result->accuracy = NAN;
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
+  result->offload_stall_s = NAN;
   result->accumulate = result->ranks = 1;
 }

@@ -36,6 +36,8 @@ Status vl_executable_create(Program *program, Device *device, const State *state
   *program = (Program){0};
   Status status = engine_assign_layouts(&executable->program, device, state);
   if (status.code == VL_OK) status = vl_schedule_build(&executable->program, &executable->schedule);
+  if (status.code == VL_OK && executable->schedule->transfers > 0 && !device->interface->offload_open)
+    status = vl_error(VL_UNSUPPORTED, "the device has no tier to offload to");
   if (status.code == VL_OK) status = prepare_kernels(executable);
   if (status.code != VL_OK) {
     vl_executable_destroy(&executable);

@@ -29,6 +29,8 @@ Status vl_executable_build(Executable *executable) VL_CHECKED;
 
 /* An empty State on a device and heap (borrowed). */
 State *vl_state_create(Device *device, Heap *heap);
+/* Where storages of the offload tier are kept from now on (borrowed); the device has opened it. */
+void vl_state_use_offload_heap(State *state, Heap *heap);
 /* Releases every block. */
 void vl_state_destroy(State **state);
 /* Allocates and initialises what the executable's program needs and State does not have yet: parameters and
@@ -52,6 +54,7 @@ typedef struct Run {
   Executable *executable;
   State *state;
   Heap *heap;
+  Heap *offload_heap; /* of the offload tier; NULL: the schedule moves nothing */
   Tracker *tracker;
   Device *device;
   uint64_t seed;
@@ -79,8 +82,10 @@ Status vl_inputs_write(Inputs *inputs, const char *name, const void *host, int64
 Status vl_inputs_set_counted(Inputs *inputs, const char *name, int64_t counted) VL_CHECKED;
 
 typedef struct StepResult {
-  double loss;     /* NaN where nothing computes (plan) */
-  int64_t step_ns; /* synchronised */
+  double loss;                          /* NaN where nothing computes (plan) */
+  int64_t step_ns;                      /* synchronised */
+  int64_t evicted_bytes, fetched_bytes; /* copied to the offload tier and back */
+  int64_t stall_ns;                     /* launches waited for those copies; -1: not known */
 } StepResult;
 /* Runs one step: obtains, launches and releases along the schedule. On failure everything obtained in the
  * step has been released. With accumulation the loss is the mean over all its micro-batches; VL_INVALID, with
@@ -100,10 +105,12 @@ typedef struct CellSpec {
   char settings[VL_MAX_SETTINGS][VL_NAME_BYTES]; /* "size=96" */
   int32_t setting_count;
   int64_t micro_batch;
-  int64_t capacity_bytes; /* 0: none */
-  int32_t threads;        /* 0: all */
-  int32_t warmup;         /* steps dropped from statistics; at least 1 */
-  int32_t steps;          /* measured steps; at least 1 */
+  int64_t capacity_bytes;         /* 0: none */
+  int64_t offload_capacity_bytes; /* of the offload tier; 0: none */
+  char offload_directory[512];    /* cpu: where the offload tier's file is; "" = TMPDIR, else /tmp */
+  int32_t threads;                /* 0: all */
+  int32_t warmup;                 /* steps dropped from statistics; at least 1 */
+  int32_t steps;                  /* measured steps; at least 1 */
   uint64_t seed;
   bool inference;
   bool unlimited; /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
@@ -162,6 +169,10 @@ typedef struct CellResult {
   int64_t untracked_bytes; /* driver growth less reserved */
   int64_t peak_by_category[MEMORY_CATEGORY_COUNT]; /* split at the allocated peak */
   int64_t cached_free_bytes; /* peak reserved less peak allocated: what the categories leave of it */
+  /* A recipe that offloads: bytes copied to the tier and back by a step, and the mean time a measured step's
+   * launches waited for copies. */
+  int64_t evicted_bytes, fetched_bytes, peak_offload_bytes;
+  double offload_stall_s;
   int64_t oom_request_bytes, oom_largest_free_bytes; /* status oom only */
   char oom_segment[16];                              /* forward, backward, update or setup */
   int64_t events_per_step;

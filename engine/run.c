@@ -1,4 +1,4 @@
-/* One step: walk the schedule; for each instance obtain what begins, launch, release what ends. */
+/* One step: walk the schedule; for each instance obtain what begins, launch or copy, release what ends. */
 #include "engine/internal.h"
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +12,8 @@ typedef struct Walk {
   int64_t fill_ns;      /* spent on inputs, which is not the step's time */
   uintptr_t *addresses; /* by buffer */
   Block **blocks;       /* by buffer: what this step obtained */
+  uint64_t *events;     /* by instance: of a transfer, for its wait */
+  StepResult *result;
 } Walk;
 
 static Status persistent_address(const Walk *walk, const Buffer *buffer, uintptr_t *address) {
@@ -30,17 +32,19 @@ static Status persistent_address(const Walk *walk, const Buffer *buffer, uintptr
 static Status find_given_buffers(const Walk *walk) {
   for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
     const Buffer *buffer = &walk->schedule->buffers[i];
-    bool given = vl_role_is_persistent(buffer->storage->role) || buffer->storage->role == ROLE_INPUT;
-    if (given) VL_TRY(persistent_address(walk, buffer, &walk->addresses[i]));
+    if (buffer->given) VL_TRY(persistent_address(walk, buffer, &walk->addresses[i]));
   }
   return vl_ok();
 }
 
-static Status obtain(Walk *walk, const AllocationRequest *request, const Instance *instance, Block **block) {
-  Status status = vl_heap_obtain(walk->run->heap, request, block);
-  if (status.code == VL_OUT_OF_MEMORY) {
-    walk->run->failed_segment = vl_segment_name(instance->node->segment);
-  }
+static Heap *heap_of(const Walk *walk, Tier tier) {
+  return tier == TIER_OFFLOAD ? walk->run->offload_heap : walk->run->heap;
+}
+
+static Status obtain(Walk *walk, Tier tier, const AllocationRequest *request, const Instance *instance,
+                     Block **block) {
+  Status status = vl_heap_obtain(heap_of(walk, tier), request, block);
+  if (status.code == VL_OUT_OF_MEMORY) walk->run->failed_segment = vl_segment_name(instance->node->segment);
   return status;
 }
 
@@ -48,13 +52,16 @@ static Status obtain_buffers(Walk *walk, const Instance *instance) {
   const Executable *executable = walk->run->executable;
   for (int32_t i = 0; i < instance->obtain_count; i++) {
     int32_t id = instance->obtain[i];
-    const Storage *storage = walk->schedule->buffers[id].storage;
+    const Buffer *buffer = &walk->schedule->buffers[id];
+    const Storage *storage = buffer->storage;
+    /* Of one pool, since a copy begins after what was launched before it and is waited for before what it
+     * read is freed. */
     AllocationRequest request = {.bytes = executable->storage_bytes[storage->id],
                                  .category = engine_category_of(storage->role),
                                  .name = storage->name,
                                  .scope = storage->scope,
-                                 .stream = instance->stream};
-    VL_TRY(obtain(walk, &request, instance, &walk->blocks[id]));
+                                 .stream = STREAM_COMPUTE};
+    VL_TRY(obtain(walk, buffer->tier, &request, instance, &walk->blocks[id]));
     walk->addresses[id] = walk->blocks[id]->address;
   }
   return vl_ok();
@@ -91,7 +98,7 @@ static Status launch(Walk *walk, const Instance *instance) {
                                  .name = node->op->name,
                                  .scope = node->scope,
                                  .stream = instance->stream};
-    VL_TRY(obtain(walk, &request, instance, &workspace));
+    VL_TRY(obtain(walk, TIER_DEVICE, &request, instance, &workspace));
   }
   LaunchContext context = {.seed = run->seed,
                            .step = run->step,
@@ -107,12 +114,36 @@ static Status launch(Walk *walk, const Instance *instance) {
   return status;
 }
 
+static Status transfer(Walk *walk, const Instance *instance) {
+  const DeviceInterface *interface = walk->run->device->interface;
+  bool out = instance->kind == INSTANCE_EVICT;
+  int32_t from = instance->inputs[0], to = instance->outputs[0];
+  int64_t bytes = walk->run->executable->storage_bytes[walk->schedule->buffers[from].storage->id];
+  *(out ? &walk->result->evicted_bytes : &walk->result->fetched_bytes) += bytes;
+  return interface->offload_copy(walk->run->device, out, walk->addresses[out ? from : to],
+                                 walk->addresses[out ? to : from], bytes,
+                                 &walk->events[instance - walk->schedule->instances]);
+}
+
+static Status execute(Walk *walk, const Instance *instance) {
+  Device *device = walk->run->device;
+  switch (instance->kind) {
+  case INSTANCE_LAUNCH: return launch(walk, instance);
+  case INSTANCE_EVICT:
+  case INSTANCE_FETCH: return transfer(walk, instance);
+  case INSTANCE_WAIT: return device->interface->offload_wait(device, walk->events[instance->transfer]);
+  }
+  return vl_error(VL_INTERNAL, "an instance of no kind");
+}
+
 static Status download_plain_f32(const Walk *walk, const Tensor *tensor, float *values) {
   const Storage *storage = tensor->storage;
   void *host = vl_allocate((size_t)vl_dtype_bytes(storage->dtype, storage->elements) + 1);
   for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
     const Buffer *buffer = &walk->schedule->buffers[i];
-    if (buffer->storage != storage || buffer->pass != 0 || buffer->micro_batch != 0) continue;
+    if (buffer->storage != storage || buffer->pass != 0 || buffer->micro_batch != 0 ||
+        buffer->tier != TIER_DEVICE)
+      continue;
     Device *device = walk->run->device;
     Status status = device->interface->download(device, storage, walk->addresses[i], host);
     for (int64_t e = 0; e < storage->elements; e++) {
@@ -126,11 +157,13 @@ static Status download_plain_f32(const Walk *walk, const Tensor *tensor, float *
 }
 
 /* Waits for the step and fetches what the caller asked for, while it still lives. */
-static Status finish(const Walk *walk, StepResult *result, int64_t start_ns, float *logits) {
+static Status finish(const Walk *walk, int64_t start_ns, float *logits) {
+  StepResult *result = walk->result;
   Device *device = walk->run->device;
   const Program *program = &walk->run->executable->program;
   VL_TRY(device->interface->synchronize(device));
   result->step_ns = vl_monotonic_ns() - start_ns - walk->fill_ns;
+  if (walk->schedule->transfers > 0) result->stall_ns = device->interface->offload_stall_ns(device);
   DeviceDescription description;
   device->interface->describe(device, &description);
   if (description.predicts) return vl_ok();
@@ -171,19 +204,22 @@ static Status between(Walk *walk, const Instance *before, const Instance *next) 
   return update ? check_counted(walk) : vl_ok();
 }
 
-static Status walk_schedule(Walk *walk, StepResult *result, float *logits) {
+static Status walk_schedule(Walk *walk, float *logits) {
   bool accumulates = walk->run->executable->program.accumulate > 1;
   VL_TRY(find_given_buffers(walk));
   engine_inputs_begin_step(walk->inputs, walk->run->executable->program.accumulate);
+  const DeviceInterface *interface = walk->run->device->interface;
+  if (walk->schedule->transfers > 0) (void)interface->offload_stall_ns(walk->run->device);
   int64_t start_ns = vl_monotonic_ns();
   for (int32_t at = 0; at < walk->schedule->instance_count; at++) {
     const Instance *instance = &walk->schedule->instances[at];
     if (accumulates && at > 0) VL_TRY(between(walk, instance - 1, instance));
     VL_TRY(obtain_buffers(walk, instance));
-    VL_TRY(launch(walk, instance));
-    if (at == walk->schedule->instance_count - 1) VL_TRY(finish(walk, result, start_ns, logits));
+    VL_TRY(execute(walk, instance));
+    if (at == walk->schedule->instance_count - 1) VL_TRY(finish(walk, start_ns, logits));
     for (int32_t i = 0; i < instance->release_count; i++) {
-      vl_heap_release(walk->run->heap, &walk->blocks[instance->release[i]]);
+      int32_t id = instance->release[i];
+      vl_heap_release(heap_of(walk, walk->schedule->buffers[id].tier), &walk->blocks[id]);
     }
   }
   return vl_ok();
@@ -193,6 +229,8 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
   const Schedule *schedule = run->executable->schedule;
   *result = (StepResult){.loss = NAN};
   run->failed_segment = "";
+  if (schedule->transfers > 0 && !run->offload_heap)
+    return vl_error(VL_INTERNAL, "the schedule offloads and there is no heap of the offload tier");
   if (logits && (run->executable->program.training || !run->executable->program.logits)) {
     return vl_error(VL_INVALID, "%s keeps no logits to the end of a step: only an evaluation program does",
                     run->executable->program.graph->name);
@@ -205,14 +243,21 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
   Walk walk = {.run = run,
                .inputs = inputs,
                .schedule = schedule,
+               .result = result,
                .samples = vl_program_samples(&run->executable->program)};
   walk.addresses = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.addresses);
   walk.blocks = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof(Block *));
-  Status status = walk_schedule(&walk, result, logits);
+  walk.events = vl_allocate(((size_t)schedule->instance_count + 1) * sizeof *walk.events);
+  Status status = walk_schedule(&walk, logits);
+  if (status.code != VL_OK) { /* copies that are under way must not meet memory given back */
+    Status drained = run->device->interface->synchronize(run->device);
+    (void)drained;
+  }
   engine_inputs_end_step(inputs);
   for (int32_t i = 0; i < schedule->buffer_count; i++)
-    vl_heap_release(run->heap, &walk.blocks[i]);
+    vl_heap_release(heap_of(&walk, schedule->buffers[i].tier), &walk.blocks[i]);
   free(walk.addresses);
+  free(walk.events);
   free(walk.blocks);
   return status;
 }

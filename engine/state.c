@@ -6,6 +6,7 @@
 struct State {
   Device *device;
   Heap *heap;
+  Heap *offload_heap; /* NULL: nothing is kept there */
   Arena *arena;
   StateEntry **entries;
   int32_t count, capacity;
@@ -26,11 +27,17 @@ State *vl_state_create(Device *device, Heap *heap) {
   return state;
 }
 
+void vl_state_use_offload_heap(State *state, Heap *heap) { state->offload_heap = heap; }
+
+static Heap *heap_of(const State *state, const Storage *storage) {
+  return storage->tier == TIER_OFFLOAD ? state->offload_heap : state->heap;
+}
+
 void vl_state_destroy(State **state) {
   State *it = *state;
   if (!it) return;
   for (int32_t i = it->count - 1; i >= 0; i--)
-    vl_heap_release(it->heap, &it->entries[i]->block);
+    vl_heap_release(heap_of(it, &it->entries[i]->storage), &it->entries[i]->block);
   free(it->entries);
   free(it->slots);
   vl_arena_destroy(&it->arena);
@@ -117,26 +124,77 @@ static void initial_value(const Storage *storage, uint64_t seed, void *host) {
   }
 }
 
+/* Between a block of the device and one of the offload tier; waits for it. */
+static Status copy_and_wait(Device *device, bool out, const Block *on_device, const Block *in_tier) {
+  uint64_t event;
+  VL_TRY(device->interface->offload_copy(device, out, on_device->address, in_tier->address,
+                                         in_tier->requested_bytes, &event));
+  VL_TRY(device->interface->offload_wait(device, event));
+  return device->interface->synchronize(device);
+}
+
+/* An entry's value on the device while it is copied in or out: the entry's own block, or one beside it. */
+static Status begin_copy(State *state, const StateEntry *entry, Block **beside) {
+  *beside = NULL;
+  if (entry->storage.tier == TIER_DEVICE) return vl_ok();
+  AllocationRequest request = {.bytes = entry->block->requested_bytes,
+                               .category = engine_category_of(entry->storage.role),
+                               .name = entry->storage.name,
+                               .scope = entry->storage.scope};
+  return vl_heap_obtain(state->heap, &request, beside);
+}
+
+static Status upload(State *state, const StateEntry *entry, const void *host) {
+  Device *device = state->device;
+  Block *beside;
+  VL_TRY(begin_copy(state, entry, &beside));
+  const Block *block = beside ? beside : entry->block;
+  Status status = device->interface->upload(device, &entry->storage, host, block->address);
+  if (status.code == VL_OK && beside) status = copy_and_wait(device, true, beside, entry->block);
+  vl_heap_release(state->heap, &beside);
+  return status;
+}
+
+static Status download(State *state, const StateEntry *entry, void *host) {
+  Device *device = state->device;
+  Block *beside;
+  VL_TRY(begin_copy(state, entry, &beside));
+  const Block *block = beside ? beside : entry->block;
+  Status status = beside ? copy_and_wait(device, false, beside, entry->block) : vl_ok();
+  if (status.code == VL_OK)
+    status = device->interface->download(device, &entry->storage, block->address, host);
+  vl_heap_release(state->heap, &beside);
+  return status;
+}
+
+/* Plan writes nothing, and obtains what writing takes. */
+static Status initialise(State *state, const StateEntry *entry, uint64_t seed) {
+  const Storage *storage = &entry->storage;
+  DeviceDescription description;
+  state->device->interface->describe(state->device, &description);
+  if (description.predicts) return upload(state, entry, NULL);
+  void *host = vl_allocate((size_t)vl_dtype_bytes(storage->dtype, storage->elements) + 1);
+  initial_value(storage, seed, host);
+  Status status = upload(state, entry, host);
+  free(host);
+  return status;
+}
+
 static Status add_storage(State *state, const Executable *executable, const Storage *storage, uint64_t seed) {
   AllocationRequest request = {.bytes = executable->storage_bytes[storage->id],
                                .category = engine_category_of(storage->role)};
   StateEntry *entry = add_entry(state, storage);
   request.name = entry->storage.name;
   request.scope = entry->storage.scope;
-  Status obtained = vl_heap_obtain(state->heap, &request, &entry->block);
-  if (obtained.code != VL_OK) { /* as if it had never been asked for; its slot ends its chain */
+  if (!heap_of(state, storage))
+    return vl_error(VL_INTERNAL, "%s is kept in the offload tier, which has no heap", storage->name);
+  Status status = vl_heap_obtain(heap_of(state, storage), &request, &entry->block);
+  if (status.code == VL_OK) status = initialise(state, entry, seed);
+  if (status.code != VL_OK) { /* as if it had never been asked for; its slot ends its chain */
+    vl_heap_release(heap_of(state, storage), &entry->block);
     state->slots[slot_of(state, entry->storage.name)] = -1;
     state->count--;
-    return obtained;
   }
-  DeviceDescription description;
-  state->device->interface->describe(state->device, &description);
-  if (description.predicts) return vl_ok();
-  void *host = vl_allocate((size_t)vl_dtype_bytes(storage->dtype, storage->elements) + 1);
-  initial_value(storage, seed, host);
-  Status status =
-      state->device->interface->upload(state->device, &entry->storage, host, entry->block->address);
-  free(host);
   return status;
 }
 
@@ -169,11 +227,11 @@ static Status find_for_copy(const State *state, const char *name, int64_t bytes,
 Status vl_state_read(State *state, const char *name, void *host, int64_t bytes) {
   const StateEntry *entry;
   VL_TRY(find_for_copy(state, name, bytes, &entry));
-  return state->device->interface->download(state->device, &entry->storage, entry->block->address, host);
+  return download(state, entry, host);
 }
 
 Status vl_state_write(State *state, const char *name, const void *host, int64_t bytes) {
   const StateEntry *entry;
   VL_TRY(find_for_copy(state, name, bytes, &entry));
-  return state->device->interface->upload(state->device, &entry->storage, host, entry->block->address);
+  return upload(state, entry, host);
 }

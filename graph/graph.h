@@ -28,6 +28,10 @@ const char *vl_role_name(Role role);
 /* Parameter, statistic and optimizer state: allocated before step 1 and kept. */
 bool vl_role_is_persistent(Role role);
 
+/* Where bytes are: on the device, or in the tier it offloads to (pinned host memory, a file), where nothing
+ * computes and from where they are copied back. */
+typedef enum Tier { TIER_DEVICE = 0, TIER_OFFLOAD, TIER_COUNT } Tier;
+
 /* How a device lays a storage out. Numbers are the device's own; these two are everybody's. */
 typedef int32_t LayoutId;
 enum { LAYOUT_PLAIN = 0 /* dense row-major */, LAYOUT_ANY = -1 /* not decided yet */ };
@@ -56,6 +60,7 @@ typedef struct Storage {
   int64_t elements;
   Tensor *root;    /* the tensor that gives the logical shape */
   LayoutId layout; /* LAYOUT_ANY until compiled */
+  Tier tier;       /* of a persistent storage: where it is kept while nobody uses it */
   Init init;
   bool frozen; /* a parameter that is not trained: no gradient, no optimizer state, no update */
 } Storage;
@@ -291,6 +296,8 @@ typedef struct Program {
   bool release_gradients;        /* gradients are freed after the update (set to none) */
   bool update_in_backward;       /* each update as soon as its gradient is complete */
   int32_t accumulate;            /* micro-batches per optimizer step; 1 */
+  int32_t offload_blocks;        /* what is made up to the end of this block is in the offload tier until
+                                    backward reads it; 0: nothing, INT32_MAX: everything */
   const char *allocation_policy; /* "caching" */
   const char *checkpoint_chosen; /* the value checkpoint=auto stands for here; NULL */
 } Program;
@@ -315,20 +322,37 @@ Status vl_program_add_updates(Program *program) VL_CHECKED;
 
 /* ---- Schedule ------------------------------------------------------------------------------------------------------ */
 
-/* One life of a storage: (storage, micro-batch, pass). Pass 0 is the forward pass; recomputation makes
+/* One life of a storage: (storage, micro-batch, pass, tier). Pass 0 is the forward pass; recomputation makes
  * further ones. Persistent storages and inputs have one buffer, alive throughout; sums over micro-batches
- * are in the first one's. */
+ * are in the first one's. What comes back from the offload tier begins another life on the device. */
 typedef struct Buffer {
   int32_t id;
   Storage *storage;
   int32_t micro_batch;
   int32_t pass;
+  Tier tier;
+  bool given;          /* there before the step and after it: persistent, or an input */
   int32_t first, last; /* first instance that writes, last that touches; -1, -1: lives throughout */
 } Buffer;
 
-/* One launch. */
+/* What an instance does. An evict copies a buffer of the device to one of the offload tier, a fetch the other
+ * way, both after what was launched before them; what comes after a wait begins when its transfer has ended.
+ * So a buffer is freed at a fixed place in the schedule, however long a copy takes. */
+typedef enum InstanceKind {
+  INSTANCE_LAUNCH = 0,
+  INSTANCE_EVICT, /* inputs[0] to outputs[0] */
+  INSTANCE_FETCH, /* inputs[0] to outputs[0] */
+  INSTANCE_WAIT   /* inputs[0]: what the transfer read */
+} InstanceKind;
+const char *vl_instance_kind_name(InstanceKind kind);
+
+/* Of a launch and of what is done for it; copies have a stream of their own, in order among themselves. */
+enum { STREAM_COMPUTE = 0, STREAM_COPY };
+
+/* One launch, transfer or wait. */
 typedef struct Instance {
-  Node *node;
+  InstanceKind kind;
+  Node *node; /* what is launched; of the others: the launch they stand beside */
   int32_t micro_batch;
   int32_t pass;
   int32_t inputs[VL_MAX_INPUTS]; /* buffer ids, -1: absent */
@@ -338,6 +362,7 @@ typedef struct Instance {
   int32_t *release; /* buffers that end here, in order */
   int32_t release_count;
   int32_t stream;
+  int32_t transfer; /* of a wait: the instance it waits for; else -1 */
 } Instance;
 
 typedef struct Schedule {
@@ -348,6 +373,7 @@ typedef struct Schedule {
   int32_t buffer_count;
   int64_t recompute_flops; /* of instances that repeat a forward node */
   int32_t recompute_instances;
+  int32_t transfers; /* evicts and fetches */
 } Schedule;
 
 /* Generates the schedule of one optimizer step from the program's segments and policies, with lifetimes.

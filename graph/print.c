@@ -153,20 +153,38 @@ static void print_buffers(const char *label, const Schedule *schedule, const int
   if (count > 0) fprintf(out, "  %s", label);
   for (int32_t i = 0; i < count; i++) {
     const Buffer *buffer = &schedule->buffers[ids[i]];
-    fprintf(out, " %s#%d.%d", buffer->storage->name, buffer->micro_batch, buffer->pass);
+    fprintf(out, " %s#%d.%d%s", buffer->storage->name, buffer->micro_batch, buffer->pass,
+            buffer->tier == TIER_OFFLOAD ? "@offload" : "");
   }
 }
 
-/* Buffers are written name#micro-batch.pass; + begins, - ends. */
+const char *vl_instance_kind_name(InstanceKind kind) {
+  static const char *const names[] = {"launch", "evict", "fetch", "wait"};
+  return names[kind];
+}
+
+/* What an instance does, and to what. */
+static void print_action(const Schedule *schedule, const Instance *instance, FILE *out) {
+  if (instance->kind == INSTANCE_LAUNCH) {
+    fprintf(out, "%s %s", instance->node->op->name, instance->node->scope);
+    return;
+  }
+  print_buffers(vl_instance_kind_name(instance->kind), schedule, instance->inputs, 1, out);
+  if (instance->transfer >= 0) fprintf(out, " of %d", instance->transfer);
+}
+
+/* Buffers are written name#micro-batch.pass, with @offload where they are in that tier; + begins, - ends. */
 void vl_schedule_print(const Schedule *schedule, FILE *out) {
   char flops[32];
   format_count(schedule->recompute_flops, flops, sizeof flops);
-  fprintf(out, "%d launches, %d buffers, %d launches repeated (%s FLOP)\n", schedule->instance_count,
-          schedule->buffer_count, schedule->recompute_instances, flops);
+  fprintf(out, "%d launches, %d buffers, %d launches repeated (%s FLOP), %d transfers\n",
+          schedule->instance_count - 2 * schedule->transfers, schedule->buffer_count,
+          schedule->recompute_instances, flops, schedule->transfers);
   for (int32_t i = 0; i < schedule->instance_count; i++) {
     const Instance *instance = &schedule->instances[i];
-    fprintf(out, "%5d stream %d  micro-batch %d pass %d  %s %s", i, instance->stream, instance->micro_batch,
-            instance->pass, instance->node->op->name, instance->node->scope);
+    fprintf(out, "%5d stream %d  micro-batch %d pass %d  ", i, instance->stream, instance->micro_batch,
+            instance->pass);
+    print_action(schedule, instance, out);
     print_buffers("+", schedule, instance->obtain, instance->obtain_count, out);
     print_buffers("-", schedule, instance->release, instance->release_count, out);
     fprintf(out, "\n");

@@ -7,7 +7,7 @@
  * last; what accumulates is in the first micro-batch's buffers. Lifetimes follow from what is referenced, so
  * a dropped tensor ends with its last forward reader.
  */
-#include "graph/graph.h"
+#include "graph/offload.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +45,7 @@ static int32_t add_buffer(Builder *builder, Storage *storage) {
                                    .storage = storage,
                                    .micro_batch = given ? 0 : builder->micro_batch,
                                    .pass = builder->passes[storage->id]++,
+                                   .given = given,
                                    .first = -1,
                                    .last = -1};
   builder->value[id] = given ? storage->root : NULL;
@@ -121,7 +122,7 @@ static Instance *add_instance(Builder *builder, Node *node) {
         vl_reallocate(schedule->instances, (size_t)builder->instance_capacity * sizeof *schedule->instances);
   }
   Instance *instance = &schedule->instances[schedule->instance_count++];
-  *instance = (Instance){.node = node, .micro_batch = builder->micro_batch};
+  *instance = (Instance){.node = node, .micro_batch = builder->micro_batch, .transfer = -1};
   for (int32_t i = 0; i < VL_MAX_INPUTS; i++)
     instance->inputs[i] = -1;
   for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++)
@@ -249,7 +250,7 @@ static void touch(Buffer *buffer, int32_t at) {
 /* What must outlive its last reader: the loss, what evaluation reads, and gradients that the update leaves.
  */
 static bool lives_to_the_end(const Program *program, const Buffer *buffer) {
-  if (buffer->pass != 0 || buffer->micro_batch != 0) return false;
+  if (buffer->pass != 0 || buffer->micro_batch != 0 || buffer->tier != TIER_DEVICE) return false;
   if (program->loss && buffer->storage == program->loss->storage) return true;
   if (!program->training && program->logits && buffer->storage == program->logits->storage) return true;
   return buffer->storage->role == ROLE_GRADIENT && !program->release_gradients;
@@ -271,7 +272,7 @@ static void find_lifetimes(Builder *builder) {
   int32_t *ends = vl_allocate(((size_t)count + 1) * sizeof *ends);
   for (int32_t i = 0; i < schedule->buffer_count; i++) {
     Buffer *buffer = &schedule->buffers[i];
-    if (is_given(buffer->storage) || buffer->first < 0) {
+    if (buffer->given || buffer->first < 0) {
       buffer->first = buffer->last = -1;
       continue;
     }
@@ -338,7 +339,10 @@ Status vl_schedule_build(const Program *program, Schedule **out) {
   builder.schedule->arena = vl_arena_create();
   prepare(&builder);
   Status status = emit_step(&builder);
-  if (status.code == VL_OK) find_lifetimes(&builder);
+  if (status.code == VL_OK) {
+    graph_offload(program, builder.schedule);
+    find_lifetimes(&builder);
+  }
   free(builder.first_pass);
   free(builder.summed);
   free(builder.passes);

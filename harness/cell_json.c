@@ -20,6 +20,8 @@ static const Member members[] = {
     MEMBER(MEMBER_TEXT, profile),
     MEMBER(MEMBER_I64, micro_batch),
     MEMBER(MEMBER_I64, capacity_bytes),
+    MEMBER(MEMBER_I64, offload_capacity_bytes),
+    MEMBER(MEMBER_TEXT, offload_directory),
     MEMBER(MEMBER_I32, threads),
     MEMBER(MEMBER_I32, warmup),
     MEMBER(MEMBER_I32, steps),

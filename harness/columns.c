@@ -196,6 +196,17 @@ static json_t *last_loss(const CellView *view, const Column *column, const char 
   return r->loss_count > 0 ? vl_json_real(r->losses[r->loss_count - 1]) : NULL;
 }
 
+static json_t *offload_field(const CellView *view, const Column *column, const char **reason) {
+  *reason = view->result->evicted_bytes >= 0 ? "nothing was waited for in a measured step"
+                                             : "no step that offloads came to its end";
+  return field_value(view->result, column);
+}
+
+static json_t *offload_capacity(const CellView *view, const Column *column, const char **reason) {
+  *reason = "no limit was set";
+  return view->cell->spec.offload_capacity_bytes > 0 ? field_value(view->cell, column) : NULL;
+}
+
 static json_t *oom_field(const CellView *view, const Column *column, const char **reason) {
   *reason = "memory did not run out";
   return strcmp(view->result->status, "oom") == 0 ? field_value(view->result, column) : NULL;
@@ -375,6 +386,18 @@ static const Column table[] = {
     {"saved_activation_bytes", "saved_activation_bytes", "bytes", COLUMN_INTEGER,
      "forward activations that backward reads, before any recomputation", from_result,
      RESULT(saved_activation_bytes)},
+    {"evicted_bytes", "evicted_bytes", "bytes", COLUMN_INTEGER, "copied to the offload tier in a step",
+     offload_field, RESULT(evicted_bytes)},
+    {"fetched_bytes", "fetched_bytes", "bytes", COLUMN_INTEGER, "copied back from it in a step",
+     offload_field, RESULT(fetched_bytes)},
+    {"offload_stall_s", "offload_stall_s", "s", COLUMN_REAL,
+     "mean time of a measured step that launches waited for those copies", offload_field,
+     RESULT(offload_stall_s)},
+    {"peak_offload_bytes", "peak_offload_bytes", "bytes", COLUMN_INTEGER,
+     "reserved in the offload tier, peak; no part of needed_bytes", offload_field,
+     RESULT(peak_offload_bytes)},
+    {"offload_capacity_bytes", "offload_capacity_bytes", "bytes", COLUMN_INTEGER,
+     "most the offload tier was allowed to hold", offload_capacity, SPEC(offload_capacity_bytes)},
     {"oom_request_bytes", "oom_request_bytes", "bytes", COLUMN_INTEGER, "request that failed", oom_field,
      RESULT(oom_request_bytes)},
     {"oom_largest_free_bytes", "oom_largest_free_bytes", "bytes", COLUMN_INTEGER, "largest free block then",

@@ -20,7 +20,9 @@ enum {
   KEY_LEARNING_RATE,
   KEY_SAVE_STATE,
   KEY_LOAD_STATE,
-  KEY_TIMEOUT
+  KEY_TIMEOUT,
+  KEY_OFFLOAD_CAPACITY,
+  KEY_OFFLOAD_DIRECTORY
 };
 
 static const struct argp_option options_table[] = {
@@ -33,6 +35,8 @@ static const struct argp_option options_table[] = {
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda, plan (predicts) or auto", 1},
     {"profile", KEY_PROFILE, "NAME", 0, "plan for this device on paper (vramlab list profiles)", 1},
     {"capacity", KEY_CAPACITY, "SIZE", 0, "most the heap may hold, as in 16GiB", 1},
+    {"offload-capacity", KEY_OFFLOAD_CAPACITY, "SIZE", 0, "most the tier that recipes offload to may hold",
+     1},
     {"set", 'S', "KEY=VALUE", 0, "an argument of the case, as in size=96; may be repeated", 1},
     {"infer", KEY_INFERENCE, NULL, 0, "forward only", 1},
     {"data", KEY_DATA, "FILE", 0, "HDF5 file of images or text (scripts/data)", 1},
@@ -45,6 +49,8 @@ static const struct argp_option options_table[] = {
     {"runs", 0, NULL, OPTION_ALIAS, NULL, 2},
     {"warmup", 'w', "N", 0, "steps before them", 2},
     {"threads", KEY_THREADS, "N", 0, "0: all", 2},
+    {"offload-dir", KEY_OFFLOAD_DIRECTORY, "DIR", 0,
+     "cpu: where the file that recipes offload to is (TMPDIR, else /tmp)", 2},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "end the cell after this long", 2},
     {"timeline", KEY_TIMELINE, NULL, 0, "keep the allocations of the last step", 2},
     {0}};
@@ -145,6 +151,13 @@ static uint32_t take_option(int key, char *text, struct argp_state *state, CellO
   case KEY_LEARNING_RATE:
     take_positive(state, "--lr", text, &spec->learning_rate);
     return GIVEN_LEARNING_RATE;
+  case KEY_OFFLOAD_CAPACITY:
+    must(state, vl_parse_bytes(text, &spec->offload_capacity_bytes));
+    if (spec->offload_capacity_bytes == 0) argp_error(state, "--offload-capacity 0 holds nothing");
+    return GIVEN_OFFLOAD_CAPACITY;
+  case KEY_OFFLOAD_DIRECTORY:
+    take_text(state, "offload-dir", text, spec->offload_directory, sizeof spec->offload_directory);
+    return GIVEN_OFFLOAD_DIRECTORY;
   case KEY_TIMEOUT: take_positive(state, "--timeout", text, &options->timeout_s); return GIVEN_TIMEOUT;
   default: return 0;
   }
@@ -257,6 +270,9 @@ Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) {
   if (strcmp(to->device, "plan") != 0) to->profile[0] = '\0';
   if (options->given & GIVEN_PROFILE) snprintf(to->profile, sizeof to->profile, "%s", from->profile);
   if (options->given & GIVEN_CAPACITY) to->capacity_bytes = from->capacity_bytes;
+  if (options->given & GIVEN_OFFLOAD_CAPACITY) to->offload_capacity_bytes = from->offload_capacity_bytes;
+  if (options->given & GIVEN_OFFLOAD_DIRECTORY)
+    snprintf(to->offload_directory, sizeof to->offload_directory, "%s", from->offload_directory);
   if (options->given & GIVEN_STEPS) to->steps = from->steps;
   if (options->given & GIVEN_WARMUP) to->warmup = from->warmup;
   if (options->given & GIVEN_THREADS) to->threads = from->threads;

@@ -27,7 +27,9 @@ enum {
   GIVEN_LEARNING_RATE = 1 << 15,
   GIVEN_SAVE_STATE = 1 << 16,
   GIVEN_LOAD_STATE = 1 << 17,
-  GIVEN_TIMEOUT = 1 << 18
+  GIVEN_TIMEOUT = 1 << 18,
+  GIVEN_OFFLOAD_CAPACITY = 1 << 19,
+  GIVEN_OFFLOAD_DIRECTORY = 1 << 20
 };
 
 typedef struct CellOptions {

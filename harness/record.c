@@ -87,6 +87,9 @@ void vl_cell_key(const SuiteCell *cell, char key[17]) {
   hash_field(&hash, "load_state", spec->load_state);
   hash_field(&hash, "learning_rate", rate);
   hash_number(&hash, "repeat", cell->repeat);
+  if (spec->offload_capacity_bytes > 0)
+    hash_number(&hash, "offload_capacity_bytes", spec->offload_capacity_bytes);
+  if (*spec->offload_directory) hash_field(&hash, "offload_directory", spec->offload_directory);
   if (spec->unlimited) hash_number(&hash, "unlimited", 1);
   if (cell->max_batch) hash_field(&hash, "kind", "max-batch");
   snprintf(key, 17, "%016llx", (unsigned long long)hash);

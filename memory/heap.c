@@ -11,6 +11,7 @@ struct Heap {
   SegmentSource source;
   const AllocationPolicy *policy;
   void *state;
+  const char *tier; /* NULL: the device's memory */
   int64_t live_blocks;
   HeapFailure last_failure;
 };
@@ -35,6 +36,7 @@ Status vl_heap_create(const Backing *backing, const HeapOptions *options, Tracke
   created->source =
       (SegmentSource){.backing = backing, .tracker = tracker, .capacity_bytes = options->capacity_bytes};
   created->policy = policy;
+  created->tier = options->tier;
   created->state = policy->create(&created->source);
   *heap = created;
   return vl_ok();
@@ -68,13 +70,14 @@ static Status describe_failure(Heap *heap, const AllocationRequest *request, con
   vl_format_bytes(unused_bytes, unused, sizeof unused);
   if (source->capacity_bytes > 0) vl_format_bytes(source->capacity_bytes, capacity, sizeof capacity);
   return vl_error(VL_OUT_OF_MEMORY,
-                  "no room for %s (%" PRId64 " bytes) of %s '%s' in '%s': allocated %s, reserved %s, "
+                  "no room%s%s for %s (%" PRId64 " bytes) of %s '%s' in '%s': allocated %s, reserved %s, "
                   "capacity %s, largest free block %s; %s: %s not in use %s have sufficed in one piece "
                   "(%.160s)",
-                  wanted, request->bytes, vl_memory_category_name(request->category),
-                  request->name != NULL ? request->name : "", request->scope != NULL ? request->scope : "",
-                  allocated, reserved, capacity, largest, fragmented ? "fragmented" : "shortage", unused,
-                  fragmented ? "would" : "would not", cause->message);
+                  heap->tier ? " in " : "", heap->tier ? heap->tier : "", wanted, request->bytes,
+                  vl_memory_category_name(request->category), request->name != NULL ? request->name : "",
+                  request->scope != NULL ? request->scope : "", allocated, reserved, capacity, largest,
+                  fragmented ? "fragmented" : "shortage", unused, fragmented ? "would" : "would not",
+                  cause->message);
 }
 
 /* A block without memory: no address, no event, nothing to count. */

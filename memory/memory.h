@@ -130,6 +130,7 @@ typedef struct AllocationRequest {
 typedef struct HeapOptions {
   const char *policy;     /* "caching" */
   int64_t capacity_bytes; /* most the heap may reserve; 0: no limit but the backing's */
+  const char *tier;       /* for messages: what memory this is; NULL: the device's */
 } HeapOptions;
 
 typedef struct Heap Heap;

@@ -11,6 +11,7 @@
 
 typedef struct LayoutTable LayoutTable;
 typedef struct PrimitiveCache PrimitiveCache;
+typedef struct CpuOffload CpuOffload;
 
 typedef struct CpuDevice {
   Device device; /* first: a Device pointer is a CpuDevice pointer */
@@ -21,6 +22,8 @@ typedef struct CpuDevice {
   PrimitiveCache *primitives;
   dnnl_primitive_attr_t attributes; /* user scratchpad: what a primitive needs is charged to the heap */
   Backing backing;
+  char *offload_directory; /* NULL: the system's own */
+  CpuOffload *offload;     /* NULL until opened */
 } CpuDevice;
 
 /* ---- Ops ---------------------------------------------------------------------------------------------- */
@@ -118,6 +121,21 @@ Backing cpu_backing(void);
 /* Resident bytes of this process, and the most since the last reset; -1: the system does not say. */
 int64_t cpu_resident_bytes(void);
 int64_t cpu_resident_peak_bytes(bool reset);
+
+/* ---- Offload tier (offload.c): a file without a name, and a thread that copies to and from it -------------- */
+
+/* directory: NULL for TMPDIR, else /tmp. VL_ENVIRONMENT names it when no file can be written there. */
+Status cpu_offload_open(const char *directory, CpuOffload **offload) VL_CHECKED;
+/* Ends the thread after what is queued; the file and its bytes are gone. NULL is allowed. */
+void cpu_offload_close(CpuOffload **offload);
+/* The file's bytes: VL_OUT_OF_MEMORY where the disk has no more. Its addresses are offsets. */
+const Backing *cpu_offload_backing(CpuOffload *offload);
+/* As the device's offload_copy, offload_wait and offload_stall_ns; drain waits for every copy. */
+uint64_t cpu_offload_copy(CpuOffload *offload, bool out, uintptr_t address, uintptr_t tier_address,
+                          int64_t bytes);
+Status cpu_offload_wait(CpuOffload *offload, uint64_t event) VL_CHECKED;
+Status cpu_offload_drain(CpuOffload *offload) VL_CHECKED;
+int64_t cpu_offload_stall_ns(CpuOffload *offload);
 
 /* ---- oneDNN ------------------------------------------------------------------------------------------------ */
 

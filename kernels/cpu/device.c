@@ -214,8 +214,29 @@ static Status launch(Device *device, Kernel *kernel, const uintptr_t *inputs, co
 }
 
 static Status synchronize(Device *device) {
-  return cpu_dnnl_status(dnnl_stream_wait(own(device)->stream), "stream", NULL);
+  VL_TRY(cpu_dnnl_status(dnnl_stream_wait(own(device)->stream), "stream", NULL));
+  return own(device)->offload ? cpu_offload_drain(own(device)->offload) : vl_ok();
 }
+
+static Status offload_open(Device *device, const Backing **backing) {
+  CpuDevice *cpu = own(device);
+  if (!cpu->offload) VL_TRY(cpu_offload_open(cpu->offload_directory, &cpu->offload));
+  *backing = cpu_offload_backing(cpu->offload);
+  return vl_ok();
+}
+
+/* A launch has ended when it returns: every copy begins after those before it. */
+static Status offload_copy(Device *device, bool out, uintptr_t address, uintptr_t tier_address, int64_t bytes,
+                           uint64_t *event) {
+  *event = cpu_offload_copy(own(device)->offload, out, address, tier_address, bytes);
+  return vl_ok();
+}
+
+static Status offload_wait(Device *device, uint64_t event) {
+  return cpu_offload_wait(own(device)->offload, event);
+}
+
+static int64_t offload_stall_ns(Device *device) { return cpu_offload_stall_ns(own(device)->offload); }
 
 static int64_t driver_bytes(Device *device) {
   (void)device;
@@ -229,6 +250,8 @@ static int64_t driver_peak_bytes(Device *device, bool reset) {
 
 static void close_device(Device *device) {
   CpuDevice *cpu = own(device);
+  cpu_offload_close(&cpu->offload);
+  free(cpu->offload_directory);
   cpu_primitives_destroy(&cpu->primitives);
   cpu_layouts_destroy(&cpu->layouts);
   if (cpu->attributes) dnnl_primitive_attr_destroy(cpu->attributes);
@@ -255,6 +278,10 @@ static const DeviceInterface interface = {
     .host_view = host_view,
     .launch = launch,
     .synchronize = synchronize,
+    .offload_open = offload_open,
+    .offload_copy = offload_copy,
+    .offload_wait = offload_wait,
+    .offload_stall_ns = offload_stall_ns,
     .driver_bytes = driver_bytes,
     .driver_peak_bytes = driver_peak_bytes,
     .close = close_device,
@@ -291,6 +318,7 @@ Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Dev
   cpu->layouts = cpu_layouts_create();
   cpu->primitives = cpu_primitives_create();
   cpu->backing = cpu_backing();
+  if (options->offload_directory) cpu->offload_directory = vl_copy_text(options->offload_directory);
   use_threads(cpu);
   Status status = open_library(cpu);
   if (status.code == VL_OK)

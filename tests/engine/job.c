@@ -27,8 +27,17 @@ static Status synthesize(void *context, Inputs *inputs, int64_t first_sample) {
   return vl_inputs_synthesize(inputs, run->seed, run->step, first_sample);
 }
 
-void job_open(Job *job, const char *device, Program *program, const char *recipe_text, uint64_t seed,
-              int64_t capacity_bytes) {
+static Status open_offload_heap(Job *job, int64_t capacity_bytes) {
+  if (vl_executable_schedule(job->executable)->transfers == 0) return vl_ok();
+  HeapOptions options = {.policy = "caching", .capacity_bytes = capacity_bytes, .tier = "the offload tier"};
+  const Backing *backing;
+  VL_TRY(job->device->interface->offload_open(job->device, &backing));
+  job->offload_tracker = vl_tracker_create(true);
+  return vl_heap_create(backing, &options, job->offload_tracker, &job->offload_heap);
+}
+
+Status job_try_open(Job *job, const char *device, Program *program, const char *recipe_text, uint64_t seed,
+                    int64_t capacity_bytes, int64_t offload_capacity_bytes) {
   *job = (Job){0};
   Recipe recipe;
   Target target = {.ranks = 1};
@@ -36,35 +45,53 @@ void job_open(Job *job, const char *device, Program *program, const char *recipe
   job_device_open(device, &job->device);
   require_ok(vl_recipe_parse(recipe_text, &recipe));
   require_ok(vl_recipe_apply(&recipe, program, &target));
-  require_ok(vl_executable_create(program, job->device, NULL, &job->executable));
+  VL_TRY(vl_executable_create(program, job->device, NULL, &job->executable));
   job->tracker = vl_tracker_create(true);
-  require_ok(
-      vl_heap_create(job->device->interface->backing(job->device), &options, job->tracker, &job->heap));
+  VL_TRY(vl_heap_create(job->device->interface->backing(job->device), &options, job->tracker, &job->heap));
+  VL_TRY(open_offload_heap(job, offload_capacity_bytes));
   job->state = vl_state_create(job->device, job->heap);
-  require_ok(vl_state_prepare(job->state, job->executable, seed, true));
-  require_ok(vl_inputs_create(job->executable, job->device, job->heap, &job->inputs));
-  require_ok(vl_executable_build(job->executable));
+  vl_state_use_offload_heap(job->state, job->offload_heap);
+  VL_TRY(vl_state_prepare(job->state, job->executable, seed, true));
+  VL_TRY(vl_inputs_create(job->executable, job->device, job->heap, &job->inputs));
+  VL_TRY(vl_executable_build(job->executable));
   job->run = (Run){.executable = job->executable,
                    .state = job->state,
                    .heap = job->heap,
+                   .offload_heap = job->offload_heap,
                    .tracker = job->tracker,
                    .device = job->device,
                    .seed = seed,
                    .fill = synthesize,
                    .fill_context = &job->run};
+  return vl_ok();
+}
+
+void job_open(Job *job, const char *device, Program *program, const char *recipe, uint64_t seed,
+              int64_t capacity_bytes) {
+  require_ok(job_try_open(job, device, program, recipe, seed, capacity_bytes, 0));
+}
+
+/* A heap that holds nothing goes, and then has reserved nothing. */
+static void close_heap(Heap **heap, Tracker **tracker) {
+  if (!*heap) {
+    vl_tracker_destroy(tracker);
+    return;
+  }
+  MemoryStatistics statistics;
+  vl_tracker_statistics(*tracker, &statistics);
+  assert_int_equal(statistics.allocated.current_bytes, 0);
+  vl_heap_destroy(heap);
+  vl_tracker_statistics(*tracker, &statistics);
+  assert_int_equal(statistics.reserved.current_bytes, 0);
+  vl_tracker_destroy(tracker);
 }
 
 void job_close(Job *job) {
   vl_inputs_destroy(&job->inputs);
   vl_state_destroy(&job->state);
   vl_executable_destroy(&job->executable);
-  MemoryStatistics statistics;
-  vl_tracker_statistics(job->tracker, &statistics);
-  assert_int_equal(statistics.allocated.current_bytes, 0);
-  vl_heap_destroy(&job->heap);
-  vl_tracker_statistics(job->tracker, &statistics);
-  assert_int_equal(statistics.reserved.current_bytes, 0);
-  vl_tracker_destroy(&job->tracker);
+  close_heap(&job->heap, &job->tracker);
+  close_heap(&job->offload_heap, &job->offload_tracker);
   vl_device_close(&job->device);
 }
 

@@ -15,6 +15,8 @@ typedef struct Job {
   Device *device;
   Tracker *tracker; /* keeps every event */
   Heap *heap;
+  Tracker *offload_tracker; /* of the offload tier, where the recipe uses one; keeps every event */
+  Heap *offload_heap;
   State *state;
   Executable *executable;
   Inputs *inputs;
@@ -25,7 +27,10 @@ typedef struct Job {
  * the heap, 0: none. */
 void job_open(Job *job, const char *device, Program *program, const char *recipe, uint64_t seed,
               int64_t capacity_bytes);
-/* Everything goes; checks that the heap then holds nothing. */
+/* The same with a limit to the offload tier, 0: none; fails where job_open would fail the test. */
+Status job_try_open(Job *job, const char *device, Program *program, const char *recipe, uint64_t seed,
+                    int64_t capacity_bytes, int64_t offload_capacity_bytes) VL_CHECKED;
+/* Everything goes; checks that the heaps then hold nothing. */
 void job_close(Job *job);
 /* Step number `step` on synthetic inputs of that step; the loss. */
 double job_step(Job *job, uint64_t step);

@@ -112,6 +112,12 @@ static const char *const of_baseline[] = {
     "checkpoint=ops:3 recompute=norm",
     "checkpoint=2 recompute=norm update=in-backward",
     "inplace=all pool-index=u8 checkpoint=1 recompute=norm update=in-backward",
+    "offload=activations",
+    "offload=activations:2",
+    "offload=optimizer",
+    "offload=optimizer update=in-backward",
+    "checkpoint=1 offload=activations",
+    "inplace=all recompute=norm offload=activations+optimizer",
 };
 
 static const char *const of_vramlab[] = {
@@ -125,6 +131,7 @@ static const char *const of_vramlab[] = {
     "stack=vramlab update=in-backward",
     "stack=vramlab checkpoint=1 recompute=inner-norm",
     "stack=vramlab checkpoint=2 recompute=norm update=in-backward",
+    "stack=vramlab offload=activations+optimizer",
 };
 
 static const char *const of_amp[] = {
@@ -136,6 +143,8 @@ static const char *const of_amp[] = {
     "amp=bf16 recompute=norm",
     "amp=bf16 recompute=gelu",
     "amp=bf16 checkpoint=2 recompute=norm update=in-backward",
+    "amp=bf16 offload=activations",
+    "amp=bf16 checkpoint=1 update=in-backward offload=activations+optimizer",
 };
 
 static const char *const of_amp_vramlab[] = {
@@ -148,6 +157,8 @@ static const char *const of_accumulation[] = {
     "accumulate=3 inplace=all pool-index=u8",
     "accumulate=3 checkpoint=1",
     "accumulate=3 checkpoint=segments:2 recompute=norm inplace=all",
+    "accumulate=3 offload=activations+optimizer",
+    "accumulate=3 checkpoint=1 offload=activations",
 };
 
 /* What else a recipe does leaves the sums as they are. */

@@ -38,22 +38,29 @@ static void assert_events_equal(const MemoryEvent *a, const MemoryEvent *b, int6
            b->scope ? b->scope : "", vl_memory_category_name(b->category), (long long)b->bytes);
 }
 
-static void assert_plan_is_what_happens(const char *recipe) {
-  Job measured, planned;
-  run_two_steps(&measured, "cpu", recipe);
-  run_two_steps(&planned, "plan", recipe);
+static void assert_same_trace(const Tracker *measured, const Tracker *planned, const char *recipe) {
   int64_t count = 0, planned_count = 0;
-  const MemoryEvent *events = vl_tracker_events(measured.tracker, &count);
-  const MemoryEvent *planned_events = vl_tracker_events(planned.tracker, &planned_count);
-  assert_true(count > 1000);
+  const MemoryEvent *events = vl_tracker_events(measured, &count);
+  const MemoryEvent *planned_events = vl_tracker_events(planned, &planned_count);
   for (int64_t i = 0; i < count && i < planned_count; i++) {
     assert_events_equal(&events[i], &planned_events[i], i, recipe);
   }
   assert_int_equal(count, planned_count);
   MemoryStatistics a, b;
-  vl_tracker_statistics(measured.tracker, &a);
-  vl_tracker_statistics(planned.tracker, &b);
+  vl_tracker_statistics(measured, &a);
+  vl_tracker_statistics(planned, &b);
   assert_memory_equal(&a, &b, sizeof a);
+}
+
+static void assert_plan_is_what_happens(const char *recipe) {
+  Job measured, planned;
+  run_two_steps(&measured, "cpu", recipe);
+  run_two_steps(&planned, "plan", recipe);
+  assert_true(vl_tracker_event_count(measured.tracker) > 1000);
+  assert_same_trace(measured.tracker, planned.tracker, recipe);
+  bool offloads = measured.offload_heap != NULL;
+  assert_int_equal(offloads, strstr(recipe, "offload") != NULL);
+  if (offloads) assert_same_trace(measured.offload_tracker, planned.offload_tracker, recipe);
   job_close(&measured);
   job_close(&planned);
 }
@@ -82,6 +89,13 @@ static void accumulation_is_planned_event_for_event(void **state) {
   (void)state;
   assert_plan_is_what_happens("accumulate=3");
   assert_plan_is_what_happens("stack=vramlab amp=bf16 accumulate=2 checkpoint=2 recompute=norm");
+}
+
+static void offloading_is_planned_event_for_event(void **state) {
+  (void)state;
+  assert_plan_is_what_happens("offload=activations");
+  assert_plan_is_what_happens("offload=optimizer update=in-backward");
+  assert_plan_is_what_happens("amp=bf16 accumulate=2 checkpoint=1 offload=activations+optimizer");
 }
 
 /* The same through the cell, as `run` and `plan` do: the last step's timeline and every planned figure. */
@@ -137,6 +151,7 @@ int main(void) {
       cmocka_unit_test(our_stack_is_planned_event_for_event),
       cmocka_unit_test(everything_is_planned_event_for_event),
       cmocka_unit_test(accumulation_is_planned_event_for_event),
+      cmocka_unit_test(offloading_is_planned_event_for_event),
       cmocka_unit_test(cells_agree_on_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

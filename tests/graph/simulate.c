@@ -16,12 +16,12 @@ typedef struct Machine {
   int32_t micro_batch;
   uint64_t *content; /* by buffer: what lies there */
   bool *held, *obtained, *read;
+  bool *arriving, *leaving;          /* by buffer: a transfer writes it, reads it, and was not waited for */
+  bool *waited;                      /* by instance: of a transfer */
+  int32_t copied;                    /* transfers before this instance have been made */
+  uint64_t *latest;                  /* by storage: what was written last */
   int32_t *first_write, *last_touch; /* by buffer */
 } Machine;
-
-static bool is_given(const Storage *storage) {
-  return vl_role_is_persistent(storage->role) || storage->role == ROLE_INPUT;
-}
 
 static uint64_t value_of(const Node *node, int32_t output, const uint64_t *inputs) {
   uint64_t hash = vl_hash_bytes(vl_hash_start, &node->id, sizeof node->id);
@@ -56,7 +56,8 @@ static void evaluate_graph(Machine *machine, int32_t micro_batch) {
   }
   for (int32_t i = 0; i < machine->schedule->buffer_count; i++) {
     const Storage *storage = machine->schedule->buffers[i].storage;
-    if (changes(storage)) machine->content[i] = machine->expected[storage->root->id];
+    if (changes(storage) && machine->schedule->buffers[i].given)
+      machine->content[i] = machine->expected[storage->root->id];
   }
   for (int32_t i = 0; i < graph->node_count; i++) {
     const Node *node = graph->nodes[i];
@@ -81,14 +82,14 @@ static void obtain(Machine *machine, int32_t at, int32_t id) {
   const char *name = machine->schedule->buffers[id].storage->name;
   if (machine->obtained[id])
     fail_msg("%s (pass %d) is obtained twice", name, machine->schedule->buffers[id].pass);
-  if (is_given(machine->schedule->buffers[id].storage)) fail_msg("%s is given, not obtained", name);
+  if (machine->schedule->buffers[id].given) fail_msg("%s is given, not obtained", name);
   if (machine->first_write[id] != at)
     fail_msg("%s is obtained at %d, first written at %d", name, at, machine->first_write[id]);
   machine->obtained[id] = machine->held[id] = true;
 }
 
 static bool needed_after_step(const Program *program, const Buffer *buffer) {
-  if (buffer->pass != 0 || buffer->micro_batch != 0) return false;
+  if (buffer->pass != 0 || buffer->micro_batch != 0 || buffer->tier != TIER_DEVICE) return false;
   bool loss = program->loss && buffer->storage == program->loss->storage;
   bool logits = !program->training && program->logits && buffer->storage == program->logits->storage;
   return loss || logits || (buffer->storage->role == ROLE_GRADIENT && !program->release_gradients);
@@ -98,11 +99,47 @@ static void release(Machine *machine, int32_t at, int32_t id) {
   const Buffer *buffer = &machine->schedule->buffers[id];
   if (!machine->held[id])
     fail_msg("%s (pass %d) is released and not held", buffer->storage->name, buffer->pass);
+  if (machine->arriving[id] || machine->leaving[id])
+    fail_msg("%s (pass %d) is released at %d while it is copied", buffer->storage->name, buffer->pass, at);
   int32_t end = needed_after_step(machine->program, buffer) ? machine->schedule->instance_count - 1
                                                             : machine->last_touch[id];
   if (at != end)
     fail_msg("%s (pass %d) is released at %d, not at %d", buffer->storage->name, buffer->pass, at, end);
   machine->held[id] = false;
+}
+
+/* Transfers are made in order and as late as can be: when one is waited for. */
+static void copy_up_to(Machine *machine, int32_t end) {
+  for (; machine->copied < end; machine->copied++) {
+    const Instance *instance = &machine->schedule->instances[machine->copied];
+    if (instance->kind != INSTANCE_EVICT && instance->kind != INSTANCE_FETCH) continue;
+    machine->content[instance->outputs[0]] = machine->content[instance->inputs[0]];
+  }
+}
+
+static void begin_transfer(const Machine *machine, const Instance *instance) {
+  int32_t from = instance->inputs[0], to = instance->outputs[0];
+  const Buffer *source = &machine->schedule->buffers[from], *target = &machine->schedule->buffers[to];
+  bool out = instance->kind == INSTANCE_EVICT;
+  assert_ptr_equal(source->storage, target->storage);
+  assert_int_equal(source->tier, out ? TIER_DEVICE : TIER_OFFLOAD);
+  assert_int_equal(target->tier, out ? TIER_OFFLOAD : TIER_DEVICE);
+  assert_int_equal(instance->stream, STREAM_COPY);
+  if (!machine->held[from] || !machine->held[to])
+    fail_msg("%s is copied and not held", source->storage->name);
+  machine->leaving[from] = machine->arriving[to] = true;
+}
+
+static void wait_for_transfer(Machine *machine, int32_t at) {
+  int32_t waits_for = machine->schedule->instances[at].transfer;
+  assert_in_range(waits_for, 0, at - 1);
+  const Instance *transfer = &machine->schedule->instances[waits_for];
+  assert_true(transfer->kind == INSTANCE_EVICT || transfer->kind == INSTANCE_FETCH);
+  assert_int_equal(machine->schedule->instances[at].inputs[0], transfer->inputs[0]);
+  assert_false(machine->waited[waits_for]);
+  machine->waited[waits_for] = true;
+  copy_up_to(machine, waits_for + 1);
+  machine->leaving[transfer->inputs[0]] = machine->arriving[transfer->outputs[0]] = false;
 }
 
 static void launch(Machine *machine, int32_t at) {
@@ -118,6 +155,8 @@ static void launch(Machine *machine, int32_t at) {
     assert_ptr_equal(buffer->storage, tensor->storage);
     if (!machine->held[id])
       fail_msg("%s in %s reads %s, which is not held", node->op->name, node->scope, tensor->name);
+    if (machine->arriving[id] || buffer->tier != TIER_DEVICE)
+      fail_msg("%s in %s reads %s, which is not there yet", node->op->name, node->scope, tensor->name);
     bool so_far = node->accumulates && k == 0;
     uint64_t expected = so_far ? machine->before[node->outputs[0]->id] : machine->expected[tensor->id];
     if (so_far || is_sum(tensor)) assert_int_equal(buffer->micro_batch, 0);
@@ -133,7 +172,10 @@ static void launch(Machine *machine, int32_t at) {
     int32_t id = instance->outputs[k];
     assert_true(id >= 0 && machine->held[id]);
     assert_ptr_equal(machine->schedule->buffers[id].storage, node->outputs[k]->storage);
+    if (machine->arriving[id] || machine->leaving[id])
+      fail_msg("%s in %s writes %s while it is copied", node->op->name, node->scope, node->outputs[k]->name);
     machine->content[id] = value_of(node, k, inputs);
+    machine->latest[node->outputs[k]->storage->id] = machine->content[id];
   }
 }
 
@@ -165,13 +207,18 @@ static void start(Machine *machine) {
   machine->held = vl_allocate(buffers);
   machine->obtained = vl_allocate(buffers);
   machine->read = vl_allocate(buffers);
+  machine->arriving = vl_allocate(buffers);
+  machine->leaving = vl_allocate(buffers);
+  machine->waited = vl_allocate((size_t)schedule->instance_count + 1);
+  machine->latest =
+      vl_allocate(((size_t)machine->program->graph->storage_count + 1) * sizeof *machine->latest);
   machine->first_write = vl_allocate(buffers * sizeof(int32_t));
   machine->last_touch = vl_allocate(buffers * sizeof(int32_t));
   evaluate_graph(machine, 0);
   find_touches(machine);
   for (int32_t i = 0; i < schedule->buffer_count; i++) {
     const Storage *storage = schedule->buffers[i].storage;
-    if (!is_given(storage)) continue;
+    if (!schedule->buffers[i].given) continue;
     machine->held[i] = true;
     machine->content[i] = machine->expected[storage->root->id];
   }
@@ -182,7 +229,12 @@ static void finish(const Machine *machine) {
   const Schedule *schedule = machine->schedule;
   for (int32_t i = 0; i < schedule->buffer_count; i++) {
     const Buffer *buffer = &schedule->buffers[i];
-    if (is_given(buffer->storage)) continue;
+    if (buffer->given) {
+      uint64_t latest = machine->latest[buffer->storage->id];
+      if (buffer->tier == TIER_OFFLOAD && latest && machine->content[i] != latest)
+        fail_msg("%s is not what its update wrote", buffer->storage->name);
+      continue;
+    }
     if (machine->held[i])
       fail_msg("%s (pass %d) is held after the step", buffer->storage->name, buffer->pass);
     if (!machine->obtained[i])
@@ -190,6 +242,8 @@ static void finish(const Machine *machine) {
   }
   for (int32_t at = 0; at < schedule->instance_count; at++) {
     const Instance *instance = &schedule->instances[at];
+    bool transfer = instance->kind == INSTANCE_EVICT || instance->kind == INSTANCE_FETCH;
+    if (transfer && !machine->waited[at]) fail_msg("instance %d is not waited for", at);
     if (instance->pass == 0) continue;
     assert_false(instance->node->op->side_effect);
     bool read = false;
@@ -215,14 +269,23 @@ void simulate_schedule(const Program *program, const Schedule *schedule, Simulat
     for (int32_t i = 0; i < instance->obtain_count; i++) {
       obtain(&machine, at, instance->obtain[i]);
       const Storage *storage = schedule->buffers[instance->obtain[i]].storage;
-      if (storage->role == ROLE_ACTIVATION) held += vl_dtype_bytes(storage->dtype, storage->elements);
+      bool on_device = schedule->buffers[instance->obtain[i]].tier == TIER_DEVICE;
+      if (storage->role == ROLE_ACTIVATION && on_device)
+        held += vl_dtype_bytes(storage->dtype, storage->elements);
     }
     if (held > simulation->peak_bytes) simulation->peak_bytes = held;
-    launch(&machine, at);
+    if (instance->kind == INSTANCE_LAUNCH)
+      launch(&machine, at);
+    else if (instance->kind == INSTANCE_WAIT)
+      wait_for_transfer(&machine, at);
+    else
+      begin_transfer(&machine, instance);
     for (int32_t i = 0; i < instance->release_count; i++) {
       release(&machine, at, instance->release[i]);
       const Storage *storage = schedule->buffers[instance->release[i]].storage;
-      if (storage->role == ROLE_ACTIVATION) held -= vl_dtype_bytes(storage->dtype, storage->elements);
+      bool on_device = schedule->buffers[instance->release[i]].tier == TIER_DEVICE;
+      if (storage->role == ROLE_ACTIVATION && on_device)
+        held -= vl_dtype_bytes(storage->dtype, storage->elements);
     }
     simulation->held_bytes[at] = held;
   }
@@ -234,6 +297,10 @@ void simulate_schedule(const Program *program, const Schedule *schedule, Simulat
   free(machine.held);
   free(machine.obtained);
   free(machine.read);
+  free(machine.arriving);
+  free(machine.leaving);
+  free(machine.waited);
+  free(machine.latest);
   free(machine.first_write);
   free(machine.last_touch);
 }
@@ -243,6 +310,6 @@ void simulation_free(Simulation *simulation) { free(simulation->held_bytes); }
 int32_t launches_of(const Schedule *schedule, const Node *node) {
   int32_t launches = 0;
   for (int32_t i = 0; i < schedule->instance_count; i++)
-    launches += schedule->instances[i].node == node;
+    launches += schedule->instances[i].kind == INSTANCE_LAUNCH && schedule->instances[i].node == node;
   return launches;
 }

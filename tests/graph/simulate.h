@@ -13,7 +13,8 @@ typedef struct Simulation {
 /* Checks, for every instance: inputs are held and hold the value of the tensor the node reads; outputs are
  * held; each buffer is obtained once, where it is first written, and released once, where it is last touched
  * or, when the caller needs it after the step, at the end; nothing is held after the last. A repeated launch
- * has a reader. */
+ * has a reader. A transfer is as good as not made until it is waited for, once; until then nobody reads or
+ * frees what it writes, or writes or frees what it reads. */
 void simulate_schedule(const Program *program, const Schedule *schedule, Simulation *simulation);
 void simulation_free(Simulation *simulation);
 

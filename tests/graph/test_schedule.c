@@ -48,6 +48,14 @@ static const char *const recipes[] = {
     "accumulate=3 inplace=all checkpoint=1 recompute=norm",
     "stack=vramlab amp=bf16 accumulate=2 checkpoint=2 recompute=norm",
     "stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward",
+    "offload=activations",
+    "offload=activations:2",
+    "offload=activations+optimizer",
+    "offload=optimizer update=in-backward",
+    "accumulate=3 offload=activations+optimizer",
+    "stack=vramlab offload=activations+optimizer",
+    "stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward offload=activations+optimizer",
+    "inplace=all checkpoint=1 accumulate=2 offload=activations",
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 

@@ -6,9 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A copy to or from the offload tier. */
+typedef struct LateCopy {
+  char *to;
+  const char *from;
+  size_t bytes;
+} LateCopy;
+
 typedef struct ReferenceDevice {
   Device base;
   Backing backing;
+  LateCopy *copies; /* queued and not made */
+  int32_t copy_count;
+  uint64_t copied_count;
 } ReferenceDevice;
 
 struct Kernel {
@@ -157,9 +167,42 @@ static Status launch(Device *device, Kernel *kernel, const uintptr_t *inputs, co
   return vl_reference_compute(kernel->node, from, to, context);
 }
 
-static Status synchronize(Device *device) {
-  (void)device;
+/* ---- The offload tier is memory like the device's. A copy is made as late as can be, when it is waited for:
+ * whoever reads too early, or changes or frees its source too early, sees it. */
+
+static Status offload_open(Device *device, const Backing **backing) {
+  *backing = &((ReferenceDevice *)device)->backing;
   return vl_ok();
+}
+
+static Status offload_copy(Device *device, bool out, uintptr_t address, uintptr_t tier_address, int64_t bytes,
+                           uint64_t *event) {
+  ReferenceDevice *it = (ReferenceDevice *)device;
+  it->copies = vl_reallocate(it->copies, ((size_t)it->copy_count + 1) * sizeof *it->copies);
+  it->copies[it->copy_count++] = (LateCopy){(char *)(out ? tier_address : address),
+                                            (const char *)(out ? address : tier_address), (size_t)bytes};
+  *event = it->copied_count + (uint64_t)it->copy_count;
+  return vl_ok();
+}
+
+static Status offload_wait(Device *device, uint64_t event) {
+  ReferenceDevice *it = (ReferenceDevice *)device;
+  int32_t made = 0;
+  for (; it->copied_count < event; it->copied_count++, made++)
+    memcpy(it->copies[made].to, it->copies[made].from, it->copies[made].bytes);
+  it->copy_count -= made;
+  if (made > 0) memmove(it->copies, it->copies + made, (size_t)it->copy_count * sizeof *it->copies);
+  return vl_ok();
+}
+
+static int64_t offload_stall_ns(Device *device) {
+  (void)device;
+  return 0;
+}
+
+static Status synchronize(Device *device) {
+  const ReferenceDevice *it = (const ReferenceDevice *)device;
+  return offload_wait(device, it->copied_count + (uint64_t)it->copy_count);
 }
 
 static int64_t driver_bytes(Device *device) {
@@ -172,7 +215,10 @@ static int64_t driver_peak_bytes(Device *device, bool reset) {
   return -1;
 }
 
-static void close_device(Device *device) { free(device); }
+static void close_device(Device *device) {
+  free(((ReferenceDevice *)device)->copies);
+  free(device);
+}
 
 static const DeviceInterface interface = {.describe = describe,
                                           .supports = supports,
@@ -190,6 +236,10 @@ static const DeviceInterface interface = {.describe = describe,
                                           .download = download,
                                           .launch = launch,
                                           .synchronize = synchronize,
+                                          .offload_open = offload_open,
+                                          .offload_copy = offload_copy,
+                                          .offload_wait = offload_wait,
+                                          .offload_stall_ns = offload_stall_ns,
                                           .driver_bytes = driver_bytes,
                                           .driver_peak_bytes = driver_peak_bytes,
                                           .close = close_device};
