@@ -3,29 +3,9 @@
  * be made.
  *
  * usage: test_engine_digits PYTHON */
-#include "engine/engine.h"
-#include <math.h>
+#include "tests/engine/learn.h"
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-/* Runs scripts/data/digits.py; false when it or what it imports is missing. */
-static bool make_file(const char *python, const char *path) {
-  pid_t child = fork();
-  if (child == 0) {
-    execlp(python, python, "-B", VRAMLAB_SOURCE_DIR "/scripts/data/digits.py", path, (char *)NULL);
-    _exit(127);
-  }
-  int status = -1;
-  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-static void show_step(void *context, int32_t step, int32_t total, const StepResult *result) {
-  (void)context;
-  if (step % 50 == 0 || step == total)
-    fprintf(stderr, "step %d of %d: loss %.4f\n", step, total, result->loss);
-}
 
 static int train(const char *path) {
   CellSpec spec;
@@ -41,30 +21,22 @@ static int train(const char *path) {
   spec.warmup = 1;
   spec.steps = 299;
   spec.learning_rate = 0.003;
-  CellObserver observer = {.step_done = show_step};
-  Status status = vl_cell_run(&spec, &observer, &result);
-  if (status.code == VL_ENVIRONMENT) {
-    fprintf(stderr, "skipped: %s\n", status.message);
-    return 77;
+  int code = learn_run(&spec, &result);
+  if (code == 0) {
+    printf("held-out accuracy %.4f (needs 0.95), loss %.4f\n", result.accuracy, result.held_out_loss);
+    code = result.accuracy >= 0.95 ? 0 : 1;
   }
-  bool learned = status.code == VL_OK && strcmp(result.status, "ok") == 0 && result.accuracy >= 0.95;
-  printf("%s%s: held-out accuracy %.4f (needs 0.95), loss %.4f at first, %.4f at the end\n", status.message,
-         result.error, result.accuracy, result.loss_count ? result.losses[0] : (double)NAN,
-         result.loss_count ? result.losses[result.loss_count - 1] : (double)NAN);
   vl_cell_result_clear(&result);
-  return learned ? 0 : 1;
+  return code;
 }
 
 int main(int argc, char **argv) {
   char directory[] = "/tmp/vramlab-digits-XXXXXX", path[64];
   if (!mkdtemp(directory)) return 1;
   snprintf(path, sizeof path, "%s/digits.h5", directory);
-  int code = 77;
-  if (make_file(argc > 1 ? argv[1] : "python3", path)) {
-    code = train(path);
-  } else {
-    fprintf(stderr, "skipped: scripts/data/digits.py needs scikit-learn and h5py (scripts/peers/setup)\n");
-  }
+  const char *python = argc > 1 ? argv[1] : "python3";
+  bool made = learn_script(python, "digits.py", (const char *[]){path, NULL});
+  int code = made ? train(path) : LEARN_SKIPPED;
   unlink(path);
   rmdir(directory);
   return code;
