@@ -1,6 +1,6 @@
 /* Decision rules: from cells to a verdict and the numbers that gave it. A new rule is a function and a line
  * in the table; its numbers are data, in the claims file. */
-#include "harness/claims.h"
+#include "harness/checkpoint_cells.h"
 #include "harness/growth.h"
 
 #include <math.h>
@@ -407,6 +407,10 @@ static const char *const slope_lists[] = {"zero", "growing", NULL};
 static const char *const share_numbers[] = {"share", NULL};
 static const char *const share_lists[] = {"parts", "cases", NULL};
 static const char *const phase_lists[] = {"phases", NULL};
+static const char *const cost_numbers[] = {"low", "high", NULL};
+static const char *const snippet_numbers[] = {"saving", NULL};
+static const char *const interval_numbers[] = {"low", "high", "tolerance", NULL};
+static const char *const workload_lists[] = {"highest", "cases", NULL};
 
 static const ClaimRule rules[] = {
     {.name = "growth-shape",
@@ -430,6 +434,22 @@ static const ClaimRule rules[] = {
      .any_workload = true,
      .numbers = share_numbers,
      .decide = oom_parameter_share},
+    {.name = "checkpoint-cost",
+     .any_workload = true,
+     .numbers = cost_numbers,
+     .decide = vl_decide_checkpoint_cost},
+    {.name = "checkpoint-snippet",
+     .any_workload = true,
+     .numbers = snippet_numbers,
+     .decide = vl_decide_checkpoint_snippet},
+    {.name = "checkpoint-interval",
+     .any_workload = true,
+     .numbers = interval_numbers,
+     .decide = vl_decide_checkpoint_interval},
+    {.name = "checkpoint-workload",
+     .any_workload = true,
+     .lists = workload_lists,
+     .decide = vl_decide_checkpoint_workload},
     {.name = "awaiting-suite",
      .open_region = true,
      .verdict = VERDICT_UNDECIDED,
@@ -448,6 +468,7 @@ const ClaimRule *vl_claim_rule_find(const char *name) {
 
 const char *vl_claim_rule_names(void) {
   return "growth-shape, level-and-slope, category-slope-zero, category-share, oom-phases, "
-         "oom-parameter-share, "
+         "oom-parameter-share, checkpoint-cost, checkpoint-snippet, checkpoint-interval, "
+         "checkpoint-workload, "
          "awaiting-suite, never-a-verdict";
 }
