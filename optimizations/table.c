@@ -8,8 +8,7 @@ static const Optimization *const table[] = {
     &optimization_attention,       &optimization_layer_norm,  &optimization_dropout,
     &optimization_optimizer_state, &optimization_weights,     &optimization_inplace,
     &optimization_update,          &optimization_accumulate,  &optimization_checkpoint,
-    &optimization_recompute,
-    &optimization_offload,
+    &optimization_recompute,       &optimization_offload,
 };
 
 const Optimization *const *vl_optimization_all(int32_t *count) {

@@ -6,7 +6,7 @@
  * and edges of bins, n(x) bends downwards and its inverse upwards. So n is the least of seven lines and x the
  * largest of seven: no tables and no branches. Every product and sum is rounded alike on every instruction
  * set. */
-#include "kernels/cpu/adamw.h"
+#include "kernels/cpu/update.h"
 
 #include <math.h>
 #include <omp.h>
@@ -70,12 +70,11 @@ typedef struct Scales {
   float mean, square;
 } Scales;
 
-/* Updates w and gives the new moments and their largest magnitudes, which are the same in any order. */
+/* Updates w and gives the new moments. */
 VECTOR_CLONES
-static Scales update(float *new_w, Moments *moments, const float *w, const float *dw, const uint8_t *m,
-                     const uint8_t *v, Scales scales, int64_t count, AdamwFactors by) {
-  float most_mean = 0.0F, most_square = 0.0F;
-#pragma omp simd reduction(max : most_mean, most_square)
+static void update_moments(float *new_w, Moments *moments, const float *w, const float *dw, const uint8_t *m,
+                           const uint8_t *v, Scales scales, int64_t count, AdamwFactors by) {
+#pragma omp simd
   for (int64_t i = 0; i < count; i++) {
     int32_t code = m[i] > SIGNED_TOP ? m[i] - 256 : m[i];
     float size = value_of(code < 0 ? -code : code, signed_value, SIGNED_TOP) * scales.mean;
@@ -86,12 +85,26 @@ static Scales update(float *new_w, Moments *moments, const float *w, const float
     square = square * by.old_square + by.new_square * g * g;
     moments->mean[i] = mean;
     moments->square[i] = square;
-    float magnitude = mean < 0.0F ? -mean : mean;
-    most_mean = magnitude > most_mean ? magnitude : most_mean;
-    most_square = square > most_square ? square : most_square;
     new_w[i] = w[i] * by.decay + by.step * mean / (sqrtf(square) + by.epsilon);
   }
-  return (Scales){most_mean, most_square};
+}
+
+/* The largest magnitude; lanes are in no order that matters to it. */
+VECTOR_CLONES
+static float largest(const float *x, int64_t count) {
+  float lanes[VECTOR_LANES] = {0.0F};
+  int64_t i = 0;
+  for (; i + VECTOR_LANES <= count; i += VECTOR_LANES)
+#pragma omp simd
+    for (int64_t l = 0; l < VECTOR_LANES; l++) {
+      float magnitude = x[i + l] < 0.0F ? -x[i + l] : x[i + l];
+      lanes[l] = magnitude > lanes[l] ? magnitude : lanes[l];
+    }
+  for (; i < count; i++)
+    lanes[0] = fabsf(x[i]) > lanes[0] ? fabsf(x[i]) : lanes[0];
+  for (int64_t l = 1; l < VECTOR_LANES; l++)
+    lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0];
+  return lanes[0];
 }
 
 /* 1 / scale; 0 where that is no number: such a block is zero but for what no f32 product keeps. */
@@ -128,7 +141,8 @@ static void update_block(const Update *it, int64_t block) {
   const float *w = vector_read(it->w, at, count, buffer[0]), *dw = vector_read(it->dw, at, count, buffer[1]);
   float *new_w = vector_target(it->new_w, at, buffer[2]);
   Scales scales = {it->scales[block], it->scales[it->blocks + block]};
-  scales = update(new_w, &moments, w, dw, it->m + at, it->v + at, scales, count, it->by);
+  update_moments(new_w, &moments, w, dw, it->m + at, it->v + at, scales, count, it->by);
+  scales = (Scales){largest(moments.mean, count), largest(moments.square, count)};
   vector_write(it->new_w, at, count, new_w);
   encode(it->new_m + at, it->new_v + at, &moments, inverse(scales.mean), inverse(scales.square), count);
   it->new_scales[block] = scales.mean;
@@ -150,7 +164,7 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
                .new_scales = (float *)outputs[OUT_SCALES],
                .blocks = node->inputs[IN_SCALES]->shape[1],
                .elements = vl_tensor_elements(node->inputs[IN_W]),
-               .by = cpu_adamw_factors(&node->params, context)};
+               .by = update_adamw_factors(&node->params, context)};
   int32_t threads = vector_threads(kernel, it.elements);
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {

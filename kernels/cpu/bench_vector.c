@@ -11,7 +11,8 @@
 #include <string.h>
 
 /* A node to time. Inputs by letter: a activation, c channel vector, s the pooled side, i its index, n (N, C),
- * w weights, v their squares, t tokens (N, side^2, C), r a number for each token, - absent. */
+ * w weights, v their squares, W as many in a matrix, q their codes and z the scales of those, t tokens (N,
+ * side^2, C), r a number for each token, - absent. */
 typedef struct Row {
   const char *label, *op, *inputs;
   OpParams params;
@@ -76,6 +77,12 @@ static const Row rows[] = {
      .params.beta1 = 0.9,
      .params.beta2 = 0.999,
      .once = true},
+    {.label = "adamw_8bit",
+     .op = "adamw_8bit",
+     .inputs = "WWqqz",
+     .params.beta1 = 0.9,
+     .params.beta2 = 0.999,
+     .once = true},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
@@ -111,7 +118,8 @@ static Tensor *tensor_of(const Bench *bench, Graph *graph, char kind) {
   int64_t small = (bench->size.side - 1) / 2 + 1;
   int64_t activation[] = {bench->batch, bench->size.channels, bench->size.side, bench->size.side};
   int64_t pooled[] = {bench->batch, bench->size.channels, small, small};
-  int64_t weights[] = {2048, 512, 3, 3};
+  int64_t weights[] = {2048, 512, 3, 3}, matrix[] = {2048, 512 * 3 * 3};
+  int64_t scales[] = {2, matrix[0] * matrix[1] / VL_STATE_BLOCK};
   int64_t tokens[] = {bench->batch, bench->size.side * bench->size.side, bench->size.channels};
   int64_t count = tokens[0] * tokens[1];
   switch (kind) {
@@ -122,6 +130,9 @@ static Tensor *tensor_of(const Bench *bench, Graph *graph, char kind) {
   case 'c': return vl_graph_tensor(graph, "channels", ROLE_INPUT, DTYPE_F32, 1, &bench->size.channels);
   case 'w': return vl_graph_tensor(graph, "weights", ROLE_INPUT, DTYPE_F32, 4, weights);
   case 'v': return vl_graph_tensor(graph, "squares", ROLE_INPUT, DTYPE_F32, 4, weights);
+  case 'W': return vl_graph_tensor(graph, "weights", ROLE_INPUT, DTYPE_F32, 2, matrix);
+  case 'q': return vl_graph_tensor(graph, "codes", ROLE_INPUT, DTYPE_U8, 2, matrix);
+  case 'z': return vl_graph_tensor(graph, "scales", ROLE_INPUT, DTYPE_F32, 2, scales);
   case 't': return vl_graph_tensor(graph, "tokens", ROLE_INPUT, bench->dtype, 3, tokens);
   case 'r': return vl_graph_tensor(graph, "rows", ROLE_INPUT, DTYPE_F32, 1, &count);
   default: return NULL;
@@ -247,7 +258,9 @@ static void print_measurement(const Row *row, const char *type, double ratio) {
   printf("<CTestMeasurement type=\"numeric/double\" name=\"%s\">%.3f</CTestMeasurement>\n", name, ratio);
 }
 
-static bool is_state(const Row *row) { return strcmp(row->op, "sgd") == 0 || strcmp(row->op, "adamw") == 0; }
+static bool is_state(const Row *row) {
+  return strcmp(row->op, "sgd") == 0 || strncmp(row->op, "adamw", 5) == 0;
+}
 
 /* The input that an output is written over; -1: none. */
 static int32_t input_of_output(const Row *row, const Node *node, int32_t output) {
