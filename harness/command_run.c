@@ -87,6 +87,14 @@ static void print_bytes(const char *name, int64_t bytes) {
   printf("%-12s %s\n", name, text);
 }
 
+static void print_losses(const json_t *record) {
+  double last = vl_record_real(record, "last_loss"), held_out = vl_record_real(record, "held_out_loss");
+  if (!isnan(last)) printf("%-12s %.4f in the last step\n", "loss", last);
+  if (isnan(held_out)) return;
+  printf("%-12s %.4f, %.2f %% predicted right\n", "held out", held_out,
+         100.0 * vl_record_real(record, "accuracy"));
+}
+
 static void print_cell(const SuiteCell *cell, const json_t *record) {
   char label[VL_RECIPE_BYTES + 160];
   const char *status = vl_record_text(record, "status"), *error = vl_record_text(record, "error");
@@ -98,6 +106,7 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   print_bytes("allocated", vl_record_integer(record, "peak_allocated_bytes"));
   print_bytes("reserved", vl_record_integer(record, "peak_reserved_bytes"));
   print_bytes("driver", vl_record_integer(record, "peak_driver_bytes"));
+  print_losses(record);
   if (isnan(rate)) return;
   char text[32];
   vl_format_seconds(step_s, text, sizeof text);

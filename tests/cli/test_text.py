@@ -153,6 +153,8 @@ class Files(ProgramTest):
         record = strict_json(self.run_program(*run).stdout)
         self.assertGreater(record["held_out_loss"], 0)
         self.assertLessEqual(record["accuracy"], 1)
+        said = self.run_program(*run[:-1]).stdout
+        self.assertIn(f"held out     {record['held_out_loss']:.4f}, {100 * record['accuracy']:.2f} % predicted right", said)
         self.refuses("run", *small, "--data", "text.h5", says="--set vocabulary=200")
         self.refuses("run", *small, "--data", "text.txt", says=["text.txt", "not an HDF5 file"])
         content = (self.folder / "text.h5").read_bytes()
