@@ -9,6 +9,13 @@ typedef struct Mark {
   Segment segment;
 } Mark;
 
+/* The program for what a window leaves over: fewer samples than a micro-batch. */
+typedef struct Tail {
+  int64_t samples;
+  Executable *executable;
+  Inputs *inputs;
+} Tail;
+
 typedef struct Cell {
   const CellSpec *spec;
   const CellObserver *observer;
@@ -25,6 +32,8 @@ typedef struct Cell {
   State *state;
   Executable *executable;
   Inputs *inputs;
+  Tail tails[2]; /* of a batch that the micro-batch does not divide, and of an epoch's last one */
+  int32_t tail_count;
   Feed *feed;
   Run run;
   int64_t first_step; /* of this run: 0, or where the loaded state ended */
@@ -34,10 +43,38 @@ typedef struct Cell {
   int64_t mark_count, mark_capacity;
 } Cell;
 
+/* The value of a case argument by name, or -1. */
+static int64_t argument(const Cell *cell, const char *name) {
+  for (int32_t i = 0; i < cell->workload->argument_count; i++) {
+    if (strcmp(cell->workload->arguments[i].name, name) == 0) return cell->values[i];
+  }
+  return -1;
+}
+
 static void set_argument(Cell *cell, const char *name, int64_t value) {
   for (int32_t i = 0; i < cell->workload->argument_count; i++) {
     if (strcmp(cell->workload->arguments[i].name, name) == 0) cell->values[i] = value;
   }
+}
+
+/* How the step's samples are divided. */
+static Status check_division(const Cell *cell) {
+  const CellSpec *spec = cell->spec;
+  const char *value = vl_recipe_value(&cell->recipe, "accumulate");
+  if (spec->inference && value && strcmp(value, "1") != 0) {
+    return vl_error(VL_INVALID, "accumulate=%s with inference: there are no gradients to add up", value);
+  }
+  if (value && strcmp(value, "auto") == 0) {
+    if (spec->capacity_bytes > 0 || spec->profile[0]) return vl_ok();
+    return vl_error(VL_INVALID, "accumulate=auto divides the batch until it fits: give the capacity "
+                                "(--capacity 16GiB), or a number of micro-batches");
+  }
+  int64_t accumulate = 1, global = spec->global_batch, micro = spec->micro_batch;
+  if (value) VL_TRY(vl_parse_integer("accumulate", value, 1, INT32_MAX, &accumulate));
+  if (global == 0 || (global + micro - 1) / micro == accumulate) return vl_ok();
+  return vl_error(VL_INVALID, "%lld samples in micro-batches of %lld are %lld, not accumulate=%lld",
+                  (long long)global, (long long)micro, (long long)((global + micro - 1) / micro),
+                  (long long)accumulate);
 }
 
 static Status check_spec(Cell *cell) {
@@ -66,10 +103,7 @@ static Status check_spec(Cell *cell) {
     return vl_error(VL_INVALID, "warmup is %d; accepted: 1 to %d (the first step also fills caches)",
                     spec->warmup, VL_MAX_STEPS);
   }
-  const char *accumulate = vl_recipe_value(&cell->recipe, "accumulate");
-  if (spec->inference && accumulate && strcmp(accumulate, "1") != 0) {
-    return vl_error(VL_INVALID, "accumulate=%s with inference: there are no gradients to add up", accumulate);
-  }
+  VL_TRY(check_division(cell));
   if (spec->capacity_bytes < 0 || spec->offload_capacity_bytes < 0)
     return vl_error(VL_INVALID, "capacity must not be negative");
   if (spec->data[0] && spec->device[0] == 'p') {
@@ -134,10 +168,14 @@ static Target target_of(Cell *cell) {
   return target;
 }
 
-static Status build_program(Cell *cell, bool training, Program *program) {
-  VL_TRY(cell->workload->build(cell->values, training, program));
+static Status build_program(Cell *cell, const Recipe *recipe, bool training, int64_t samples,
+                            Program *program) {
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  memcpy(values, cell->values, sizeof values);
+  values[0] = samples;
+  VL_TRY(cell->workload->build(values, training, program));
   Target target = target_of(cell);
-  Status status = vl_recipe_apply(&cell->recipe, program, &target);
+  Status status = vl_recipe_apply(recipe, program, &target);
   if (status.code != VL_OK) vl_program_destroy(program);
   return status;
 }
@@ -156,21 +194,33 @@ static void describe_checkpointing(const Program *program, CellResult *result) {
     snprintf(result->checkpoint_chosen, sizeof result->checkpoint_chosen, "%s", program->checkpoint_chosen);
 }
 
+/* Counts what runs of a program in a usual step: the first `whole` micro-batches and the update, or of a tail
+ * one micro-batch. */
+static void count_flops(CellResult *result, const Executable *executable, int64_t whole, bool update) {
+  const Schedule *schedule = vl_executable_schedule(executable);
+  for (int32_t i = 0; i < schedule->instance_count; i++) {
+    const Instance *instance = &schedule->instances[i];
+    bool is_update = instance->node->segment == SEGMENT_UPDATE;
+    bool counts = is_update ? update : update ? instance->micro_batch < whole : instance->micro_batch == 1;
+    if (counts && instance->kind == INSTANCE_LAUNCH) result->flops_per_step += vl_node_flops(instance->node);
+  }
+  result->recompute_flops +=
+      schedule->recompute_flops / vl_executable_program(executable)->accumulate * whole;
+}
+
 static void describe_program(Cell *cell) {
   CellResult *result = cell->result;
   const Program *program = vl_executable_program(cell->executable);
-  const Schedule *schedule = vl_executable_schedule(cell->executable);
   result->parameters = vl_graph_parameter_count(program->graph);
-  for (int32_t i = 0; i < schedule->instance_count; i++) {
-    if (schedule->instances[i].kind == INSTANCE_LAUNCH)
-      result->flops_per_step += vl_node_flops(schedule->instances[i].node);
-  }
-  result->recompute_flops = schedule->recompute_flops;
-  result->saved_activation_bytes = program->training ? vl_program_saved_bytes(program) : 0;
+  result->tokens_per_sample = argument(cell, "sequence");
   result->accumulate = program->accumulate;
+  result->global_batch = cell->spec->global_batch;
+  if (result->global_batch == 0) result->global_batch = result->micro_batch * result->accumulate;
+  count_flops(result, cell->executable, result->global_batch / result->micro_batch, true);
+  result->saved_activation_bytes = program->training ? vl_program_saved_bytes(program) : 0;
   snprintf(result->preserves, sizeof result->preserves, "%s",
            vl_preserves_name(vl_recipe_preserves(&cell->recipe, program)));
-  result->global_batch = result->micro_batch * result->accumulate * result->ranks;
+  result->global_batch *= result->ranks;
 }
 
 static Status open_device(Cell *cell) {
@@ -206,16 +256,75 @@ static Status open_offload_heap(Cell *cell) {
   return vl_heap_create(backing, &options, cell->offload_tracker, &cell->offload_heap);
 }
 
-/* One micro-batch of a step. */
-static Status fill_inputs(Cell *cell, uint64_t step, int64_t first_sample) {
+/* As many samples of a step as the inputs take. */
+static Status fill_inputs(Cell *cell, Inputs *inputs, int64_t batch, uint64_t step, int64_t first_sample) {
   if (cell->result->device.predicts) return vl_ok();
-  return engine_feed_fill(cell->feed, cell->inputs, step, cell->result->global_batch, first_sample);
+  return engine_feed_fill(cell->feed, inputs, batch, step, cell->result->global_batch, first_sample);
+}
+
+/* The samples that inputs of this cell take. */
+static int64_t samples_of(const Cell *cell, const Inputs *inputs) {
+  for (int32_t i = 0; i < cell->tail_count; i++)
+    if (cell->tails[i].inputs == inputs) return cell->tails[i].samples;
+  return cell->spec->micro_batch;
 }
 
 static Status fill_micro_batch(void *context, Inputs *inputs, int64_t first_sample) {
-  (void)inputs;
   Cell *cell = context;
-  return fill_inputs(cell, cell->run.step, first_sample);
+  return fill_inputs(cell, inputs, samples_of(cell, inputs), cell->run.step, first_sample);
+}
+
+/* What checkpoint=auto chose for the whole micro-batch goes for the smaller one. */
+static void decide_as_before(const Cell *cell, Recipe *recipe) {
+  const char *chosen = cell->result->checkpoint_chosen;
+  for (int32_t i = 0; i < recipe->count && *chosen; i++) {
+    RecipeItem *item = &recipe->items[i];
+    if (strcmp(item->optimization->name, "checkpoint") == 0)
+      snprintf(item->value, sizeof item->value, "%s", chosen);
+  }
+}
+
+/* The program for what windows of so many samples leave over. */
+static Status open_tail(Cell *cell, int64_t window_samples) {
+  int64_t samples = window_samples % cell->spec->micro_batch;
+  if (samples == 0 || (cell->tail_count > 0 && cell->tails[0].samples == samples)) return vl_ok();
+  Tail *tail = &cell->tails[cell->tail_count++];
+  tail->samples = samples;
+  Program program;
+  Recipe recipe = cell->recipe;
+  decide_as_before(cell, &recipe);
+  VL_TRY(build_program(cell, &recipe, !cell->spec->inference, samples, &program));
+  VL_TRY(vl_executable_create(&program, cell->device, cell->state, &tail->executable));
+  VL_TRY(vl_inputs_create(tail->executable, cell->device, cell->heap, &tail->inputs));
+  return vl_executable_build(tail->executable);
+}
+
+static Status open_tails(Cell *cell) {
+  int64_t batch = cell->result->global_batch, count = engine_feed_count(cell->feed);
+  VL_TRY(open_tail(cell, count > 0 && count < batch ? count : batch));
+  if (cell->tail_count > 0 && (count == 0 || count >= batch))
+    count_flops(cell->result, cell->tails[0].executable, 1, false);
+  return open_tail(cell, count % batch);
+}
+
+static int64_t window_samples(const Cell *cell, uint64_t step) {
+  return engine_feed_window(cell->feed, step, cell->result->global_batch).samples;
+}
+
+/* Puts the programs of a window in the run and returns the inputs its first micro-batch is in: a window
+ * smaller than a micro-batch is a smaller program's alone. */
+static Inputs *choose_programs(Cell *cell, int64_t samples) {
+  Run *run = &cell->run;
+  int64_t micro_batch = cell->spec->micro_batch, rest = samples % micro_batch;
+  Tail none = {0}, *tail = &none;
+  for (int32_t i = 0; i < cell->tail_count && rest > 0; i++)
+    if (cell->tails[i].samples == rest) tail = &cell->tails[i];
+  bool alone = samples < micro_batch, usual = samples == micro_batch * cell->result->accumulate;
+  run->samples = usual ? 0 : samples;
+  run->executable = alone ? tail->executable : cell->executable;
+  run->tail = alone ? NULL : tail->executable;
+  run->tail_inputs = alone ? NULL : tail->inputs;
+  return alone ? tail->inputs : cell->inputs;
 }
 
 static Status set_up(Cell *cell) {
@@ -225,7 +334,7 @@ static Status set_up(Cell *cell) {
   VL_TRY(open_device(cell));
   Program program;
   int64_t start_ns = vl_monotonic_ns();
-  VL_TRY(build_program(cell, !spec->inference, &program));
+  VL_TRY(build_program(cell, &cell->recipe, !spec->inference, spec->micro_batch, &program));
   describe_checkpointing(&program, result);
   VL_TRY(vl_executable_create(&program, cell->device, NULL, &cell->executable));
   int64_t compile_ns = vl_monotonic_ns() - start_ns;
@@ -237,7 +346,8 @@ static Status set_up(Cell *cell) {
   vl_state_use_offload_heap(cell->state, cell->offload_heap);
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, false));
   VL_TRY(vl_inputs_create(cell->executable, cell->device, cell->heap, &cell->inputs));
-  VL_TRY(fill_inputs(cell, 0, 0));
+  if (window_samples(cell, 0) >= spec->micro_batch)
+    VL_TRY(fill_inputs(cell, cell->inputs, spec->micro_batch, 0, 0));
   /* Base: weights and input exist and nothing else of the step does. */
   cell->device->interface->driver_peak_bytes(cell->device, true);
   result->base_bytes = cell->device->interface->driver_bytes(cell->device);
@@ -253,6 +363,7 @@ static Status set_up(Cell *cell) {
   }
   start_ns = vl_monotonic_ns();
   VL_TRY(vl_executable_build(cell->executable));
+  VL_TRY(open_tails(cell));
   result->build_s = (double)(compile_ns + vl_monotonic_ns() - start_ns) * 1e-9;
   return vl_ok();
 }
@@ -297,9 +408,10 @@ static void take_peaks(Cell *cell, bool steady) {
 
 static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *step) {
   cell->run.step = (uint64_t)(cell->first_step + index);
+  Inputs *inputs = choose_programs(cell, window_samples(cell, cell->run.step));
   /* Set-up filled in those of step 0. */
-  if (cell->run.step > 0) VL_TRY(fill_inputs(cell, cell->run.step, 0));
-  Status status = vl_run_step(&cell->run, cell->inputs, step, NULL);
+  if (cell->run.step > 0 || inputs != cell->inputs) VL_TRY(fill_micro_batch(cell, inputs, 0));
+  Status status = vl_run_step(&cell->run, inputs, step, NULL);
   if (status.code != VL_OK) {
     cell->stage = cell->run.failed_segment;
     return status;
@@ -459,7 +571,7 @@ static void measure_tracker(Cell *cell) {
 /* Held-out loss and accuracy with the evaluation graph on the same State. */
 static Status evaluate(Cell *cell) {
   Program program;
-  VL_TRY(build_program(cell, false, &program));
+  VL_TRY(build_program(cell, &cell->recipe, false, cell->spec->micro_batch, &program));
   Executable *executable = NULL;
   VL_TRY(vl_executable_create(&program, cell->device, cell->state, &executable));
   Inputs *inputs = NULL;
@@ -468,6 +580,7 @@ static Status evaluate(Cell *cell) {
   if (status.code == VL_OK) {
     Run run = cell->run;
     run.executable = executable;
+    run.samples = 0;
     status =
         engine_feed_evaluate(cell->feed, &run, inputs, &cell->result->held_out_loss, &cell->result->accuracy);
   }
@@ -477,6 +590,10 @@ static Status evaluate(Cell *cell) {
 }
 
 static void tear_down(Cell *cell) {
+  for (int32_t i = 0; i < cell->tail_count; i++) {
+    vl_inputs_destroy(&cell->tails[i].inputs);
+    vl_executable_destroy(&cell->tails[i].executable);
+  }
   vl_inputs_destroy(&cell->inputs);
   vl_state_destroy(&cell->state);
   vl_executable_destroy(&cell->executable);
@@ -539,18 +656,90 @@ static Status run_at_end(const CellSpec *spec, const CellObserver *observer, boo
   snprintf(result->stack, sizeof result->stack, "%s", cell.recipe.stack_vramlab ? "vramlab" : "pytorch");
   snprintf(result->preserves, sizeof result->preserves, "%s",
            vl_preserves_name(vl_recipe_preserves(&cell.recipe, NULL)));
-  result->micro_batch = result->global_batch = spec->micro_batch;
+  result->micro_batch = spec->micro_batch;
+  result->global_batch = spec->global_batch > 0 ? spec->global_batch : spec->micro_batch;
   Status status = classify(&cell, run_cell(&cell));
   tear_down(&cell);
   return status;
 }
 
-Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result) {
+/* At both ends of a profile's intervals. */
+static Status run_divided(const CellSpec *spec, const CellObserver *observer, CellResult *result) {
   VL_TRY(run_at_end(spec, observer, false, result));
   if (!spec->profile[0]) return vl_ok();
-  CellResult low;
-  VL_TRY(run_at_end(spec, NULL, true, &low));
-  result->needed_low_bytes = low.needed_bytes;
-  vl_cell_result_clear(&low);
+  CellResult *low = vl_allocate(sizeof *low);
+  Status status = run_at_end(spec, NULL, true, low);
+  result->needed_low_bytes = low->needed_bytes;
+  vl_cell_result_clear(low);
+  free(low);
+  return status;
+}
+
+/* ---- accumulate=auto ---- */
+
+/* The cell with its batch divided into `count` micro-batches, or fewer when the last would be empty. */
+static CellSpec divide(const CellSpec *spec, int64_t count) {
+  CellSpec divided = *spec;
+  int64_t batch = spec->micro_batch, micro_batch = (batch + count - 1) / count;
+  Recipe recipe;
+  Status status = vl_recipe_parse(spec->recipe, &recipe);
+  for (int32_t i = 0; status.code == VL_OK && i < recipe.count; i++) {
+    RecipeItem *item = &recipe.items[i];
+    if (strcmp(item->optimization->name, "accumulate") == 0)
+      snprintf(item->value, sizeof item->value, "%lld", (long long)((batch + micro_batch - 1) / micro_batch));
+  }
+  vl_recipe_format(&recipe, divided.recipe, sizeof divided.recipe);
+  divided.micro_batch = micro_batch;
+  divided.global_batch = batch;
+  return divided;
+}
+
+/* Two planned steps, the second with all state there. What is not a question of memory passes: the run itself
+ * will say it. */
+static Status fits(const CellSpec *spec, int64_t count, bool *fits) {
+  CellSpec probe = divide(spec, count);
+  CellResult *planned = vl_allocate(sizeof *planned);
+  snprintf(probe.device, sizeof probe.device, "plan");
+  probe.warmup = probe.steps = 1;
+  probe.unlimited = probe.timeline = false;
+  probe.data[0] = probe.save_state[0] = probe.load_state[0] = '\0';
+  Status status = run_at_end(&probe, NULL, false, planned);
+  bool ok = strcmp(planned->status, "ok") == 0;
+  *fits = !ok ? strcmp(planned->status, "oom") != 0
+              : spec->capacity_bytes == 0 || planned->needed_bytes <= spec->capacity_bytes;
+  vl_cell_result_clear(planned);
+  free(planned);
+  return status;
+}
+
+/* The fewest micro-batches that fit; when none do, those of one sample, which then run out of memory. */
+static Status decide_accumulate(CellSpec *spec) {
+  int64_t fails = 0, count = 1;
+  bool enough = false;
+  for (;; count = 2 * count < spec->micro_batch ? 2 * count : spec->micro_batch) {
+    VL_TRY(fits(spec, count, &enough));
+    if (enough || count == spec->micro_batch) break;
+    fails = count;
+  }
+  while (enough && fails + 1 < count) {
+    int64_t middle = fails + (count - fails) / 2;
+    VL_TRY(fits(spec, middle, &enough));
+    *(enough ? &count : &fails) = middle;
+    enough = true;
+  }
+  *spec = divide(spec, count);
+  return vl_ok();
+}
+
+Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result) {
+  Recipe recipe;
+  CellSpec divided = *spec;
+  vl_cell_result_init(result);
+  VL_TRY(vl_cell_check(spec));
+  VL_TRY(vl_recipe_parse(spec->recipe, &recipe));
+  const char *accumulate = vl_recipe_value(&recipe, "accumulate");
+  if (accumulate && strcmp(accumulate, "auto") == 0) VL_TRY(decide_accumulate(&divided));
+  VL_TRY(run_divided(&divided, observer, result));
+  vl_recipe_format(&recipe, result->recipe, sizeof result->recipe);
   return vl_ok();
 }

@@ -20,7 +20,8 @@ void vl_cell_result_clear(CellResult *result) {
 
 void vl_cell_result_init(CellResult *result) {
   memset(result, 0, sizeof *result);
-  int64_t *unknown[] = {&result->needed_bytes,
+  int64_t *unknown[] = {&result->tokens_per_sample,
+                        &result->needed_bytes,
                         &result->needed_low_bytes,
                         &result->peak_requested_bytes,
                         &result->peak_allocated_bytes,

@@ -171,12 +171,11 @@ static Status read_sample(const DataSet *data, const Split *split, int64_t at, f
   return vl_ok();
 }
 
-Status engine_data_batch(DataSet *data, uint64_t seed, uint64_t step, int64_t batch, float *images,
+Status engine_data_batch(DataSet *data, uint64_t seed, int64_t drawn, int64_t batch, float *images,
                          int32_t *labels) {
   int64_t elements = data->channels * data->size * data->size;
   for (int64_t n = 0; n < batch; n++) {
-    int64_t drawn = (int64_t)step * batch + n;
-    int64_t at = engine_order_at(&data->order, seed, data->training.count, drawn);
+    int64_t at = engine_order_at(&data->order, seed, data->training.count, drawn + n);
     VL_TRY(read_sample(data, &data->training, at, images + n * elements, labels + n));
   }
   return vl_ok();

@@ -69,6 +69,13 @@ typedef struct Run {
    * before each micro-batch but the first, whose inputs the caller has filled; its time is not the step's. */
   Status (*fill)(void *context, Inputs *inputs, int64_t first_sample);
   void *fill_context;
+  /* A window that is not `accumulate` whole micro-batches (the last one of an epoch, a batch that does not
+   * divide): the samples of the step, 0: all. Whole micro-batches come first; a smaller one left over is run
+   * by `tail`, the same recipe's program for just as many samples, on the same State and heap, which takes
+   * over the sums. A loss is the mean over what the window has. */
+  int64_t samples;
+  Executable *tail; /* NULL: nothing is left over */
+  Inputs *tail_inputs;
 } Run;
 
 Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap, Inputs **inputs) VL_CHECKED;
@@ -104,8 +111,9 @@ typedef struct CellSpec {
   char profile[VL_NAME_BYTES];                   /* plan: "" = the machine's cpu */
   char settings[VL_MAX_SETTINGS][VL_NAME_BYTES]; /* "size=96" */
   int32_t setting_count;
-  int64_t micro_batch;
-  int64_t capacity_bytes;         /* 0: none */
+  int64_t micro_batch;    /* accumulate=auto: the samples of a step, which it divides */
+  int64_t global_batch;   /* samples of a step, the last micro-batch being smaller; 0: all are whole */
+  int64_t capacity_bytes; /* 0: none */
   int64_t offload_capacity_bytes; /* of the offload tier; 0: none */
   char offload_directory[512];    /* cpu: where the offload tier's file is; "" = TMPDIR, else /tmp */
   int32_t threads;                /* 0: all */
@@ -145,6 +153,7 @@ typedef struct CellResult {
   char provenance[16];          /* measured, predicted */
   DeviceDescription device;
   int64_t micro_batch, accumulate, ranks, global_batch;
+  int64_t tokens_per_sample; /* of a case with sequences */
   int64_t parameters;
   int64_t flops_per_step, recompute_flops;       /* counted; recompute is part of the former */
   int64_t saved_activation_bytes;                /* vl_program_saved_bytes */

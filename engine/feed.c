@@ -12,15 +12,16 @@ struct Feed {
   TextShape shape;
   int64_t batch;          /* samples of a micro-batch */
   int64_t image_elements; /* of a sample */
-  int64_t labels;         /* of a micro-batch */
+  int64_t labels;         /* of a sample */
   int64_t classes;        /* scores of a label */
 };
 
 /* Samples from `first` of the held-out part or of a step on. */
 typedef struct Draw {
   bool held_out;
+  int64_t batch, first;
   uint64_t step;
-  int64_t global_batch, first;
+  Window window;
 } Draw;
 
 static const Storage *input_named(const Program *program, const char *name) {
@@ -36,14 +37,15 @@ static Status open_text(Feed *feed, const char *path, const Storage *tokens, con
                             .sequence = tokens->root->shape[1],
                             .predictions = positions->root->shape[1]};
   feed->batch = tokens->root->shape[0];
-  feed->labels = feed->batch * feed->shape.predictions;
+  feed->labels = feed->shape.predictions;
   feed->classes = feed->shape.vocabulary;
   return engine_text_open(path, feed->shape, &feed->text);
 }
 
 static Status open_images(Feed *feed, const char *path, const Storage *images, int64_t classes) {
   const int64_t *shape = images->root->shape;
-  feed->batch = feed->labels = shape[0];
+  feed->batch = shape[0];
+  feed->labels = 1;
   feed->image_elements = shape[1] * shape[2] * shape[3];
   feed->classes = classes;
   return engine_data_open(path, shape[1], shape[2], classes, &feed->images);
@@ -80,35 +82,35 @@ static Status write_i32(Inputs *inputs, const char *name, const int32_t *values,
 }
 
 static Status write_images(Feed *feed, Inputs *inputs, Draw draw, int32_t *labels) {
-  int64_t bytes = feed->batch * feed->image_elements * (int64_t)sizeof(float);
+  int64_t bytes = draw.batch * feed->image_elements * (int64_t)sizeof(float);
   float *images = vl_allocate((size_t)bytes);
-  uint64_t batch = (draw.step * (uint64_t)draw.global_batch + (uint64_t)draw.first) / (uint64_t)feed->batch;
+  int64_t drawn = draw.window.drawn + draw.first;
   Status status = draw.held_out
-                      ? engine_data_held_out(feed->images, draw.first, feed->batch, images, labels)
-                      : engine_data_batch(feed->images, feed->seed, batch, feed->batch, images, labels);
+                      ? engine_data_held_out(feed->images, draw.first, draw.batch, images, labels)
+                      : engine_data_batch(feed->images, feed->seed, drawn, draw.batch, images, labels);
   if (status.code == VL_OK) status = vl_inputs_write(inputs, "images", images, bytes);
   free(images);
   return status;
 }
 
 static Status write_batch(const Feed *feed, Inputs *inputs, const TextBatch *batch, bool labelled) {
-  int64_t tokens = feed->batch * feed->shape.sequence;
+  int64_t tokens = batch->count * feed->shape.sequence;
   VL_TRY(write_i32(inputs, "tokens", batch->tokens, tokens));
   VL_TRY(write_i32(inputs, "segments", batch->segments, tokens));
-  VL_TRY(write_i32(inputs, "positions", batch->positions, feed->labels));
+  VL_TRY(write_i32(inputs, "positions", batch->positions, batch->count * feed->labels));
   VL_TRY(vl_inputs_write(inputs, "mask", batch->mask, tokens * (int64_t)sizeof(float)));
-  return labelled ? write_i32(inputs, "follows", batch->follows, feed->batch) : vl_ok();
+  return labelled ? write_i32(inputs, "follows", batch->follows, batch->count) : vl_ok();
 }
 
 static Status write_text(Feed *feed, Inputs *inputs, Draw draw, int32_t *labels) {
-  int64_t tokens = feed->batch * feed->shape.sequence;
-  TextPlace at = {feed->seed, draw.step, draw.global_batch};
-  int32_t *numbers = vl_allocate((size_t)(2 * tokens + feed->labels + feed->batch) * sizeof *numbers);
-  TextBatch batch = {.count = feed->batch,
+  int64_t tokens = draw.batch * feed->shape.sequence, predictions = draw.batch * feed->labels;
+  TextPlace at = {feed->seed, draw.step, draw.window.samples, draw.window.drawn};
+  int32_t *numbers = vl_allocate((size_t)(2 * tokens + predictions + draw.batch) * sizeof *numbers);
+  TextBatch batch = {.count = draw.batch,
                      .tokens = numbers,
                      .segments = numbers + tokens,
                      .positions = numbers + 2 * tokens,
-                     .follows = numbers + 2 * tokens + feed->labels,
+                     .follows = numbers + 2 * tokens + predictions,
                      .labels = labels,
                      .mask = vl_allocate((size_t)tokens * sizeof(float))};
   Status status = draw.held_out ? engine_text_held_out(feed->text, draw.first, &batch)
@@ -127,12 +129,28 @@ static Status write_samples(Feed *feed, Inputs *inputs, Draw draw, int32_t *labe
   return feed->text ? write_text(feed, inputs, draw, labels) : write_images(feed, inputs, draw, labels);
 }
 
-Status engine_feed_fill(Feed *feed, Inputs *inputs, uint64_t step, int64_t global_batch, int64_t first) {
+int64_t engine_feed_count(const Feed *feed) {
+  if (feed->text) return engine_text_count(feed->text, false);
+  return feed->images ? engine_data_count(feed->images, false) : 0;
+}
+
+Window engine_feed_window(const Feed *feed, uint64_t step, int64_t global_batch) {
+  int64_t count = engine_feed_count(feed);
+  if (count == 0) return (Window){(int64_t)step * global_batch, global_batch};
+  int64_t steps = (count + global_batch - 1) / global_batch;
+  int64_t epoch = (int64_t)step / steps, first = (int64_t)step % steps * global_batch, left = count - first;
+  return (Window){epoch * count + first, left < global_batch ? left : global_batch};
+}
+
+Status engine_feed_fill(Feed *feed, Inputs *inputs, int64_t batch, uint64_t step, int64_t global_batch,
+                        int64_t first) {
   if (!feed->text && !feed->images) return vl_inputs_synthesize(inputs, feed->seed, step, first);
-  Draw draw = {.step = step, .global_batch = global_batch, .first = first};
-  int32_t *labels = vl_allocate((size_t)feed->labels * sizeof *labels);
+  Window window = engine_feed_window(feed, step, global_batch);
+  Draw draw = {.batch = batch, .first = first, .step = step, .window = window};
+  int32_t *labels = vl_allocate((size_t)(batch * feed->labels) * sizeof *labels);
   Status status = write_samples(feed, inputs, draw, labels);
-  if (status.code == VL_OK && feed->labelled) status = write_i32(inputs, "labels", labels, feed->labels);
+  if (status.code == VL_OK && feed->labelled)
+    status = write_i32(inputs, "labels", labels, batch * feed->labels);
   free(labels);
   return status;
 }
@@ -158,15 +176,16 @@ static void score_label(const float *logits, int64_t classes, int32_t label, Sco
 
 static Status score_all(Feed *feed, Run *run, Inputs *inputs, Score *score) {
   int64_t count = feed->text ? engine_text_count(feed->text, true) : engine_data_count(feed->images, true);
-  int64_t each = feed->labels / feed->batch; /* labels of a sample */
-  int32_t *labels = vl_allocate((size_t)feed->labels * sizeof *labels);
-  float *logits = vl_allocate((size_t)(feed->labels * feed->classes) * sizeof *logits);
+  int64_t all = feed->batch * feed->labels;
+  int32_t *labels = vl_allocate((size_t)all * sizeof *labels);
+  float *logits = vl_allocate((size_t)(all * feed->classes) * sizeof *logits);
   Status status = vl_ok();
   for (int64_t first = 0; first < count && status.code == VL_OK; first += feed->batch) {
     StepResult step;
-    status = write_samples(feed, inputs, (Draw){.held_out = true, .first = first}, labels);
+    status =
+        write_samples(feed, inputs, (Draw){.held_out = true, .batch = feed->batch, .first = first}, labels);
     if (status.code == VL_OK) status = vl_run_step(run, inputs, &step, logits);
-    int64_t rows = (count - first < feed->batch ? count - first : feed->batch) * each;
+    int64_t rows = (count - first < feed->batch ? count - first : feed->batch) * feed->labels;
     for (int64_t row = 0; row < rows && status.code == VL_OK; row++) {
       if (labels[row] != VL_IGNORED_LABEL)
         score_label(logits + row * feed->classes, feed->classes, labels[row], score);

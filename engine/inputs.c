@@ -16,7 +16,8 @@ struct Inputs {
   Heap *heap;
   Input *items;
   int32_t count;
-  int32_t micro_batches;
+  int64_t step_samples;  /* of the step that runs */
+  int32_t micro_batches; /* of it so far */
 };
 
 Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap, Inputs **out) {
@@ -71,14 +72,27 @@ uintptr_t engine_input_address(const Inputs *inputs, const Storage *storage) {
 
 /* ---- Labels that count ---- */
 
-void engine_inputs_begin_step(Inputs *inputs, int32_t micro_batches) {
-  inputs->micro_batches = micro_batches;
+void engine_inputs_begin_step(Inputs *inputs, int64_t samples) {
+  inputs->step_samples = samples;
+  inputs->micro_batches = 0;
   for (int32_t i = 0; i < inputs->count; i++)
     inputs->items[i].seen = 0;
   engine_inputs_begin_micro_batch(inputs);
 }
 
+void engine_inputs_go_on(Inputs *inputs, const Inputs *from) {
+  inputs->step_samples = from->step_samples;
+  inputs->micro_batches = from->micro_batches;
+  for (int32_t i = 0; i < inputs->count; i++) {
+    Input *item = &inputs->items[i];
+    const Input *before = find(from, item->storage->name);
+    item->seen = before ? before->seen : 0;
+    item->of_step = before ? before->of_step : -1;
+  }
+}
+
 void engine_inputs_begin_micro_batch(Inputs *inputs) {
+  inputs->micro_batches++;
   for (int32_t i = 0; i < inputs->count; i++)
     inputs->items[i].seen += inputs->items[i].counted;
 }
@@ -91,8 +105,9 @@ void engine_inputs_end_step(Inputs *inputs) {
 int64_t engine_inputs_counted(const Inputs *inputs, const Storage *labels) {
   const Input *item = find(inputs, labels->name);
   if (item && item->of_step >= 0) return item->of_step;
-  if (item && inputs->micro_batches == 1) return item->counted;
-  return labels->elements * inputs->micro_batches;
+  int64_t samples = labels->root->rank > 0 ? labels->root->shape[0] : 1;
+  if (item && inputs->step_samples == samples) return item->counted; /* what is there is all */
+  return labels->elements / samples * inputs->step_samples;
 }
 
 Status engine_inputs_check_counted(const Inputs *inputs, const Storage *labels) {

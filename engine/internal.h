@@ -31,8 +31,10 @@ const StateEntry *engine_state_entry(const State *state, int32_t index);
 /* Address of an input's block by storage; 0 when the program does not have it. */
 uintptr_t engine_input_address(const Inputs *inputs, const Storage *storage);
 
-/* A step of `micro_batches` begins; one of them is in the inputs. */
-void engine_inputs_begin_step(Inputs *inputs, int32_t micro_batches);
+/* A step of so many samples begins; its first micro-batch is in the inputs. */
+void engine_inputs_begin_step(Inputs *inputs, int64_t samples);
+/* These inputs take the step's further micro-batches. */
+void engine_inputs_go_on(Inputs *inputs, const Inputs *from);
 void engine_inputs_begin_micro_batch(Inputs *inputs);
 /* Labels that count in the whole step. */
 int64_t engine_inputs_counted(const Inputs *inputs, const Storage *labels);
@@ -57,8 +59,8 @@ Status engine_data_open(const char *path, int64_t channels, int64_t size, int64_
                         DataSet **data) VL_CHECKED;
 void engine_data_close(DataSet **data);
 int64_t engine_data_count(const DataSet *data, bool held_out);
-/* Batch number `step` of the training images, each epoch in its own Philox order. */
-Status engine_data_batch(DataSet *data, uint64_t seed, uint64_t step, int64_t batch, float *images,
+/* Training samples from number `drawn` of the run on; each epoch has its own Philox order. */
+Status engine_data_batch(DataSet *data, uint64_t seed, int64_t drawn, int64_t batch, float *images,
                          int32_t *labels) VL_CHECKED;
 /* Held-out samples [first, first + batch), wrapping at the end. */
 Status engine_data_held_out(DataSet *data, int64_t first, int64_t batch, float *images,
@@ -79,7 +81,8 @@ typedef struct TextBatch {
 /* The step a batch is part of. */
 typedef struct TextPlace {
   uint64_t seed, step;
-  int64_t global_batch; /* samples of the step */
+  int64_t samples; /* of the step */
+  int64_t drawn;   /* number in the run of the first of them */
 } TextPlace;
 Status engine_text_open(const char *path, TextShape shape, TextSet **text) VL_CHECKED;
 void engine_text_close(TextSet **text);
@@ -96,9 +99,17 @@ typedef struct Feed Feed;
 /* path: "" for synthetic inputs. The program is only read. */
 Status engine_feed_open(const char *path, const Program *program, uint64_t seed, Feed **feed) VL_CHECKED;
 void engine_feed_close(Feed **feed);
-/* Samples from `first` of a step of `global_batch` on, into the inputs of a micro-batch; with first = 0 also
- * how many labels count in the step. */
-Status engine_feed_fill(Feed *feed, Inputs *inputs, uint64_t step, int64_t global_batch,
+/* The samples of a step, from number `drawn` of the run on. Of a file every epoch has ceil(samples / batch)
+ * steps, and none takes samples of two: the last may have fewer. */
+typedef struct Window {
+  int64_t drawn, samples;
+} Window;
+Window engine_feed_window(const Feed *feed, uint64_t step, int64_t global_batch);
+/* Training samples of an epoch; 0: synthetic, there is no end. */
+int64_t engine_feed_count(const Feed *feed);
+/* The `batch` samples from `first` of a step on, into inputs for as many; with first = 0 also how many labels
+ * count in the step. */
+Status engine_feed_fill(Feed *feed, Inputs *inputs, int64_t batch, uint64_t step, int64_t global_batch,
                         int64_t first) VL_CHECKED;
 /* Mean loss over the held-out labels and share of those predicted right, by an evaluation program. */
 Status engine_feed_evaluate(Feed *feed, Run *run, Inputs *inputs, double *loss, double *accuracy) VL_CHECKED;

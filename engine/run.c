@@ -4,16 +4,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct Step {
+  StepResult *result;
+  float *logits;
+  int64_t start_ns;
+  int64_t fill_ns; /* spent on inputs, which is not the step's time */
+} Step;
+
+/* Micro-batches of one program, out of a step's; with the last of them the update. */
 typedef struct Walk {
-  Run *run;
+  Run run; /* of this program */
   Inputs *inputs;
+  Step *step;
   const Schedule *schedule;
   int64_t samples;      /* of a micro-batch */
-  int64_t fill_ns;      /* spent on inputs, which is not the step's time */
+  int32_t begin, end;   /* which of the schedule's micro-batches run */
+  int64_t first_sample; /* of the step: what the first of them begins with */
+  bool is_last;         /* nothing of the step comes after */
   uintptr_t *addresses; /* by buffer */
   Block **blocks;       /* by buffer: what this step obtained */
   uint64_t *events;     /* by instance: of a transfer, for its wait */
-  StepResult *result;
 } Walk;
 
 static Status persistent_address(const Walk *walk, const Buffer *buffer, uintptr_t *address) {
@@ -22,7 +32,7 @@ static Status persistent_address(const Walk *walk, const Buffer *buffer, uintptr
     *address = engine_input_address(walk->inputs, storage);
     return *address ? vl_ok() : vl_error(VL_INTERNAL, "input %s was not created", storage->name);
   }
-  const StateEntry *entry = engine_state_find(walk->run->state, storage->name);
+  const StateEntry *entry = engine_state_find(walk->run.state, storage->name);
   if (!entry)
     return vl_error(VL_INTERNAL, "%s is not in State: prepare it before the first step", storage->name);
   *address = entry->block->address;
@@ -32,24 +42,25 @@ static Status persistent_address(const Walk *walk, const Buffer *buffer, uintptr
 static Status find_given_buffers(const Walk *walk) {
   for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
     const Buffer *buffer = &walk->schedule->buffers[i];
-    if (buffer->given) VL_TRY(persistent_address(walk, buffer, &walk->addresses[i]));
+    bool given = vl_role_is_persistent(buffer->storage->role) || buffer->storage->role == ROLE_INPUT;
+    if (given) VL_TRY(persistent_address(walk, buffer, &walk->addresses[i]));
   }
   return vl_ok();
 }
 
 static Heap *heap_of(const Walk *walk, Tier tier) {
-  return tier == TIER_OFFLOAD ? walk->run->offload_heap : walk->run->heap;
+  return tier == TIER_OFFLOAD ? walk->run.offload_heap : walk->run.heap;
 }
 
 static Status obtain(Walk *walk, Tier tier, const AllocationRequest *request, const Instance *instance,
                      Block **block) {
   Status status = vl_heap_obtain(heap_of(walk, tier), request, block);
-  if (status.code == VL_OUT_OF_MEMORY) walk->run->failed_segment = vl_segment_name(instance->node->segment);
+  if (status.code == VL_OUT_OF_MEMORY) walk->run.failed_segment = vl_segment_name(instance->node->segment);
   return status;
 }
 
 static Status obtain_buffers(Walk *walk, const Instance *instance) {
-  const Executable *executable = walk->run->executable;
+  const Executable *executable = walk->run.executable;
   for (int32_t i = 0; i < instance->obtain_count; i++) {
     int32_t id = instance->obtain[i];
     const Buffer *buffer = &walk->schedule->buffers[id];
@@ -71,21 +82,27 @@ static Status obtain_buffers(Walk *walk, const Instance *instance) {
 static int64_t counted_rows(const Walk *walk, const Node *node) {
   const Storage *labels = vl_labels_of(node);
   if (!labels) return 0;
-  bool whole =
-      walk->run->executable->program.accumulate == 1 && node->inputs[1]->shape[0] == labels->elements;
+  bool whole = walk->run.executable->program.accumulate == 1 && node->inputs[1]->shape[0] == labels->elements;
   return whole ? 0 : engine_inputs_counted(walk->inputs, labels);
 }
 
+static int64_t first_sample_of(const Walk *walk, int32_t micro_batch) {
+  return walk->first_sample + (micro_batch - walk->begin) * walk->samples;
+}
+
 static Status launch(Walk *walk, const Instance *instance) {
-  Run *run = walk->run;
+  Run *run = &walk->run;
   const Node *node = instance->node;
   Kernel *kernel = run->executable->kernels[node->id];
   uintptr_t inputs[VL_MAX_INPUTS] = {0}, outputs[VL_MAX_OUTPUTS] = {0};
   for (int32_t i = 0; i < node->input_count; i++) {
     if (instance->inputs[i] < 0) continue;
     const Tensor *tensor = node->inputs[i];
-    inputs[i] =
-        walk->addresses[instance->inputs[i]] + (uintptr_t)vl_dtype_bytes(tensor->dtype, tensor->offset);
+    uintptr_t address = walk->addresses[instance->inputs[i]];
+    if (!address && run->executable->storage_bytes[tensor->storage->id] > 0)
+      return vl_error(VL_INTERNAL, "%s in %s reads %s of a micro-batch that does not run", node->op->name,
+                      node->scope, tensor->name);
+    inputs[i] = address + (uintptr_t)vl_dtype_bytes(tensor->dtype, tensor->offset);
   }
   for (int32_t i = 0; i < node->output_count; i++) {
     if (instance->outputs[i] >= 0) outputs[i] = walk->addresses[instance->outputs[i]];
@@ -102,7 +119,7 @@ static Status launch(Walk *walk, const Instance *instance) {
   }
   LaunchContext context = {.seed = run->seed,
                            .step = run->step,
-                           .first_sample = instance->micro_batch * walk->samples,
+                           .first_sample = first_sample_of(walk, instance->micro_batch),
                            .counted_rows = counted_rows(walk, node),
                            .learning_rate = run->learning_rate};
   Status status = run->device->interface->launch(run->device, kernel, inputs, outputs,
@@ -115,18 +132,18 @@ static Status launch(Walk *walk, const Instance *instance) {
 }
 
 static Status transfer(Walk *walk, const Instance *instance) {
-  const DeviceInterface *interface = walk->run->device->interface;
+  const DeviceInterface *interface = walk->run.device->interface;
   bool out = instance->kind == INSTANCE_EVICT;
   int32_t from = instance->inputs[0], to = instance->outputs[0];
-  int64_t bytes = walk->run->executable->storage_bytes[walk->schedule->buffers[from].storage->id];
-  *(out ? &walk->result->evicted_bytes : &walk->result->fetched_bytes) += bytes;
-  return interface->offload_copy(walk->run->device, out, walk->addresses[out ? from : to],
+  int64_t bytes = walk->run.executable->storage_bytes[walk->schedule->buffers[from].storage->id];
+  *(out ? &walk->step->result->evicted_bytes : &walk->step->result->fetched_bytes) += bytes;
+  return interface->offload_copy(walk->run.device, out, walk->addresses[out ? from : to],
                                  walk->addresses[out ? to : from], bytes,
                                  &walk->events[instance - walk->schedule->instances]);
 }
 
 static Status execute(Walk *walk, const Instance *instance) {
-  Device *device = walk->run->device;
+  Device *device = walk->run.device;
   switch (instance->kind) {
   case INSTANCE_LAUNCH: return launch(walk, instance);
   case INSTANCE_EVICT:
@@ -144,7 +161,7 @@ static Status download_plain_f32(const Walk *walk, const Tensor *tensor, float *
     if (buffer->storage != storage || buffer->pass != 0 || buffer->micro_batch != 0 ||
         buffer->tier != TIER_DEVICE)
       continue;
-    Device *device = walk->run->device;
+    Device *device = walk->run.device;
     Status status = device->interface->download(device, storage, walk->addresses[i], host);
     for (int64_t e = 0; e < storage->elements; e++) {
       values[e] = (float)vl_element_get(host, storage->dtype, e);
@@ -157,39 +174,39 @@ static Status download_plain_f32(const Walk *walk, const Tensor *tensor, float *
 }
 
 /* Waits for the step and fetches what the caller asked for, while it still lives. */
-static Status finish(const Walk *walk, int64_t start_ns, float *logits) {
-  StepResult *result = walk->result;
-  Device *device = walk->run->device;
-  const Program *program = &walk->run->executable->program;
+static Status finish(const Walk *walk) {
+  Device *device = walk->run.device;
+  const Program *program = &walk->run.executable->program;
+  const Step *step = walk->step;
   VL_TRY(device->interface->synchronize(device));
-  result->step_ns = vl_monotonic_ns() - start_ns - walk->fill_ns;
-  if (walk->schedule->transfers > 0) result->stall_ns = device->interface->offload_stall_ns(device);
+  step->result->step_ns = vl_monotonic_ns() - step->start_ns - step->fill_ns;
+  if (walk->schedule->transfers > 0) step->result->stall_ns = device->interface->offload_stall_ns(device);
   DeviceDescription description;
   device->interface->describe(device, &description);
   if (description.predicts) return vl_ok();
   if (program->loss) {
     float loss = 0.0F;
     VL_TRY(download_plain_f32(walk, program->loss, &loss));
-    result->loss = (double)loss;
+    step->result->loss = (double)loss;
   }
-  if (logits) VL_TRY(download_plain_f32(walk, program->logits, logits));
+  if (step->logits) VL_TRY(download_plain_f32(walk, program->logits, step->logits));
   return vl_ok();
 }
 
 /* The device may still read the inputs of the micro-batch before. */
 static Status begin_micro_batch(Walk *walk, int32_t micro_batch) {
-  Run *run = walk->run;
+  const Run *run = &walk->run;
   VL_TRY(run->device->interface->synchronize(run->device));
   int64_t start_ns = vl_monotonic_ns();
-  VL_TRY(run->fill(run->fill_context, walk->inputs, micro_batch * walk->samples));
-  walk->fill_ns += vl_monotonic_ns() - start_ns;
+  VL_TRY(run->fill(run->fill_context, walk->inputs, first_sample_of(walk, micro_batch)));
+  walk->step->fill_ns += vl_monotonic_ns() - start_ns;
   engine_inputs_begin_micro_batch(walk->inputs);
   return vl_ok();
 }
 
 /* Before the first weight changes. */
 static Status check_counted(const Walk *walk) {
-  const Graph *graph = walk->run->executable->program.graph;
+  const Graph *graph = walk->run.executable->program.graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
     const Storage *labels = vl_labels_of(graph->nodes[i]);
     if (labels) VL_TRY(engine_inputs_check_counted(walk->inputs, labels));
@@ -199,65 +216,163 @@ static Status check_counted(const Walk *walk) {
 
 /* What lies between two instances of a step of several micro-batches. */
 static Status between(Walk *walk, const Instance *before, const Instance *next) {
-  if (next->micro_batch != before->micro_batch) return begin_micro_batch(walk, next->micro_batch);
-  bool update = next->node->segment == SEGMENT_UPDATE && before->node->segment != SEGMENT_UPDATE;
-  return update ? check_counted(walk) : vl_ok();
+  bool update = next->node->segment == SEGMENT_UPDATE;
+  if (update) return before->node->segment == SEGMENT_UPDATE ? vl_ok() : check_counted(walk);
+  return next->micro_batch == before->micro_batch ? vl_ok() : begin_micro_batch(walk, next->micro_batch);
 }
 
-static Status walk_schedule(Walk *walk, float *logits) {
-  bool accumulates = walk->run->executable->program.accumulate > 1;
-  VL_TRY(find_given_buffers(walk));
-  engine_inputs_begin_step(walk->inputs, walk->run->executable->program.accumulate);
-  const DeviceInterface *interface = walk->run->device->interface;
-  if (walk->schedule->transfers > 0) (void)interface->offload_stall_ns(walk->run->device);
-  int64_t start_ns = vl_monotonic_ns();
-  for (int32_t at = 0; at < walk->schedule->instance_count; at++) {
-    const Instance *instance = &walk->schedule->instances[at];
-    if (accumulates && at > 0) VL_TRY(between(walk, instance - 1, instance));
+static bool runs(const Walk *walk, const Instance *instance) {
+  if (instance->node->segment == SEGMENT_UPDATE) return walk->is_last;
+  return instance->micro_batch >= walk->begin && instance->micro_batch < walk->end;
+}
+
+static Status walk_schedule(Walk *walk) {
+  const Schedule *schedule = walk->schedule;
+  bool accumulates = walk->run.executable->program.accumulate > 1;
+  const Instance *before = NULL, *last = NULL;
+  for (int32_t at = 0; at < schedule->instance_count; at++)
+    if (runs(walk, &schedule->instances[at])) last = &schedule->instances[at];
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    if (!runs(walk, instance)) continue;
+    if (accumulates && before) VL_TRY(between(walk, before, instance));
     VL_TRY(obtain_buffers(walk, instance));
     VL_TRY(execute(walk, instance));
-    if (at == walk->schedule->instance_count - 1) VL_TRY(finish(walk, start_ns, logits));
+    if (instance == last && walk->is_last) VL_TRY(finish(walk));
     for (int32_t i = 0; i < instance->release_count; i++) {
       int32_t id = instance->release[i];
-      vl_heap_release(heap_of(walk, walk->schedule->buffers[id].tier), &walk->blocks[id]);
+      vl_heap_release(heap_of(walk, schedule->buffers[id].tier), &walk->blocks[id]);
     }
+    before = instance;
   }
   return vl_ok();
 }
 
-Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) {
-  const Schedule *schedule = run->executable->schedule;
-  *result = (StepResult){.loss = NAN};
-  run->failed_segment = "";
-  if (schedule->transfers > 0 && !run->offload_heap)
-    return vl_error(VL_INTERNAL, "the schedule offloads and there is no heap of the offload tier");
-  if (logits && (run->executable->program.training || !run->executable->program.logits)) {
-    return vl_error(VL_INVALID, "%s keeps no logits to the end of a step: only an evaluation program does",
-                    run->executable->program.graph->name);
+/* ---- A step of two programs ---- */
+
+/* Sums over the micro-batches so far go on where this schedule has them: in the buffers of its first, which
+ * another program ran. */
+static Status take_over_sums(Walk *walk, Walk *from) {
+  const Schedule *schedule = walk->schedule;
+  int32_t start = 0, at = 0;
+  while (schedule->instances[start].micro_batch < walk->begin)
+    start++;
+  for (int32_t i = 0; i < schedule->buffer_count; i++) {
+    const Buffer *buffer = &schedule->buffers[i];
+    if (buffer->micro_batch > 0 || buffer->first < 0 || buffer->last < start) continue;
+    int32_t searched = 0, count = from->schedule->buffer_count;
+    for (; searched < count; searched++, at = (at + 1) % count) { /* in much the same order */
+      const Storage *storage = from->schedule->buffers[at].storage;
+      if (from->blocks[at] && strcmp(storage->name, buffer->storage->name) == 0) break;
+    }
+    if (searched == count)
+      return vl_error(VL_INTERNAL, "no sum of %s was left by the micro-batches before",
+                      buffer->storage->name);
+    walk->blocks[i] = from->blocks[at];
+    walk->addresses[i] = from->addresses[at];
+    from->blocks[at] = NULL;
   }
-  if (run->executable->program.accumulate > 1 && !run->fill) {
-    return vl_error(VL_INVALID,
-                    "accumulate=%d: nothing fills the inputs of the micro-batches after the first",
-                    run->executable->program.accumulate);
-  }
-  Walk walk = {.run = run,
-               .inputs = inputs,
-               .schedule = schedule,
-               .result = result,
-               .samples = vl_program_samples(&run->executable->program)};
-  walk.addresses = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof *walk.addresses);
-  walk.blocks = vl_allocate(((size_t)schedule->buffer_count + 1) * sizeof(Block *));
-  walk.events = vl_allocate(((size_t)schedule->instance_count + 1) * sizeof *walk.events);
-  Status status = walk_schedule(&walk, logits);
-  if (status.code != VL_OK) { /* copies that are under way must not meet memory given back */
-    Status drained = run->device->interface->synchronize(run->device);
+  return vl_ok();
+}
+
+static void walk_open(const Run *run, Executable *executable, Inputs *inputs, Step *step, Walk *walk) {
+  const Schedule *schedule = executable->schedule;
+  size_t buffers = (size_t)schedule->buffer_count + 1;
+  *walk = (Walk){.run = *run,
+                 .inputs = inputs,
+                 .step = step,
+                 .schedule = schedule,
+                 .samples = vl_program_samples(&executable->program),
+                 .end = 1,
+                 .is_last = true};
+  walk->run.executable = executable;
+  walk->addresses = vl_allocate(buffers * sizeof *walk->addresses);
+  walk->blocks = vl_allocate(buffers * sizeof(Block *));
+  walk->events = vl_allocate(((size_t)schedule->instance_count + 1) * sizeof *walk->events);
+}
+
+static void walk_close(Walk *walk, const Status *status) {
+  if (status->code != VL_OK) { /* copies that are under way must not meet memory given back */
+    Status drained = walk->run.device->interface->synchronize(walk->run.device);
     (void)drained;
   }
+  for (int32_t i = 0; i < walk->schedule->buffer_count; i++)
+    vl_heap_release(heap_of(walk, walk->schedule->buffers[i].tier), &walk->blocks[i]);
+  free(walk->addresses);
+  free(walk->events);
+  free(walk->blocks);
+}
+
+/* The last micro-batch, as the second of the smaller program: its first is what the others stand for. */
+static Status run_tail(Run *run, Walk *others) {
+  Walk walk;
+  engine_inputs_go_on(run->tail_inputs, others->inputs);
+  walk_open(run, run->tail, run->tail_inputs, others->step, &walk);
+  walk.begin = 1;
+  walk.end = 2;
+  walk.first_sample = first_sample_of(others, others->end);
+  Status status = find_given_buffers(&walk);
+  if (status.code == VL_OK) status = take_over_sums(&walk, others);
+  if (status.code == VL_OK) status = begin_micro_batch(&walk, walk.begin);
+  if (status.code == VL_OK) status = walk_schedule(&walk);
+  run->failed_segment = walk.run.failed_segment;
+  engine_inputs_end_step(run->tail_inputs);
+  walk_close(&walk, &status);
+  return status;
+}
+
+/* Whole micro-batches of a step, and what is left for the tail. */
+static Status divide_step(const Run *run, int32_t *whole, int64_t *rest) {
+  const Program *program = &run->executable->program;
+  int64_t samples = vl_program_samples(program);
+  *whole = program->accumulate;
+  *rest = 0;
+  if (run->samples == 0) return vl_ok();
+  if (samples < 1 || run->samples < samples || run->samples / samples > program->accumulate)
+    return vl_error(VL_INVALID, "a step of %lld samples: %s runs 1 to %d micro-batches of %lld",
+                    (long long)run->samples, program->graph->name, program->accumulate, (long long)samples);
+  *whole = (int32_t)(run->samples / samples);
+  *rest = run->samples % samples;
+  if (*rest == 0) return vl_ok();
+  const Program *tail = run->tail ? &run->tail->program : NULL;
+  if (tail && tail->accumulate > 1 && vl_program_samples(tail) == *rest) return vl_ok();
+  return vl_error(VL_INVALID,
+                  "a step of %lld samples over micro-batches of %lld: no program adds the last %lld",
+                  (long long)run->samples, (long long)samples, (long long)*rest);
+}
+
+Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) {
+  const Program *program = &run->executable->program;
+  int32_t whole;
+  int64_t rest;
+  *result = (StepResult){.loss = NAN};
+  run->failed_segment = "";
+  if (run->executable->schedule->transfers > 0 && !run->offload_heap)
+    return vl_error(VL_INTERNAL, "the schedule offloads and there is no heap of the offload tier");
+  if (logits && (program->training || !program->logits)) {
+    return vl_error(VL_INVALID, "%s keeps no logits to the end of a step: only an evaluation program does",
+                    program->graph->name);
+  }
+  VL_TRY(divide_step(run, &whole, &rest));
+  if (program->accumulate > 1 && !run->fill) {
+    return vl_error(VL_INVALID,
+                    "accumulate=%d: nothing fills the inputs of the micro-batches after the first",
+                    program->accumulate);
+  }
+  Step step = {.result = result, .logits = logits};
+  Walk walk;
+  walk_open(run, run->executable, inputs, &step, &walk);
+  walk.end = whole;
+  walk.is_last = rest == 0;
+  Status status = find_given_buffers(&walk);
+  engine_inputs_begin_step(inputs, whole * walk.samples + rest);
+  const DeviceInterface *interface = run->device->interface;
+  if (walk.schedule->transfers > 0) (void)interface->offload_stall_ns(run->device);
+  step.start_ns = vl_monotonic_ns();
+  if (status.code == VL_OK) status = walk_schedule(&walk);
+  run->failed_segment = walk.run.failed_segment;
+  if (status.code == VL_OK && rest > 0) status = run_tail(run, &walk);
   engine_inputs_end_step(inputs);
-  for (int32_t i = 0; i < schedule->buffer_count; i++)
-    vl_heap_release(heap_of(&walk, schedule->buffers[i].tier), &walk.blocks[i]);
-  free(walk.addresses);
-  free(walk.events);
-  free(walk.blocks);
+  walk_close(&walk, &status);
   return status;
 }

@@ -374,8 +374,7 @@ static Status write_row(const TextSet *text, const Split *split, Keys keys, uint
 }
 
 static int64_t drawn_sample(TextSet *text, const TextPlace *at, int64_t place) {
-  return engine_order_at(&text->order, at->seed, text->training.count,
-                         (int64_t)at->step * at->global_batch + place);
+  return engine_order_at(&text->order, at->seed, text->training.count, at->drawn + place);
 }
 
 Status engine_text_batch(TextSet *text, TextPlace at, int64_t first, const TextBatch *batch) {
@@ -390,7 +389,7 @@ Status engine_text_batch(TextSet *text, TextPlace at, int64_t first, const TextB
 int64_t engine_text_counted(TextSet *text, TextPlace at) {
   uint64_t key = keys_of(at.seed, at.step).pair;
   int64_t counted = 0;
-  for (int64_t place = 0; place < at.global_batch; place++) {
+  for (int64_t place = 0; place < at.samples; place++) {
     Sample sample = text->training.samples[drawn_sample(text, &at, place)];
     counted += draw_pair(&text->shape, &text->training, key, (uint64_t)place, sample).predictions;
   }

@@ -19,6 +19,7 @@ static const Member members[] = {
     MEMBER(MEMBER_TEXT, device),
     MEMBER(MEMBER_TEXT, profile),
     MEMBER(MEMBER_I64, micro_batch),
+    MEMBER(MEMBER_I64, global_batch),
     MEMBER(MEMBER_I64, capacity_bytes),
     MEMBER(MEMBER_I64, offload_capacity_bytes),
     MEMBER(MEMBER_TEXT, offload_directory),

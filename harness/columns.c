@@ -175,13 +175,20 @@ static json_t *rate(const CellView *view, int64_t count, const char **reason) {
 
 static json_t *samples_rate(const CellView *view, const Column *column, const char **reason) {
   (void)column;
-  const CellResult *r = view->result;
-  return rate(view, r->micro_batch * r->accumulate * r->ranks, reason);
+  return rate(view, view->result->global_batch, reason);
 }
 
 static json_t *samples_rate_per_rank(const CellView *view, const Column *column, const char **reason) {
   (void)column;
-  return rate(view, view->result->micro_batch * view->result->accumulate, reason);
+  return rate(view, view->result->global_batch / view->result->ranks, reason);
+}
+
+static json_t *tokens_rate(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  const CellResult *r = view->result;
+  if (r->tokens_per_sample > 0) return rate(view, r->global_batch * r->tokens_per_sample, reason);
+  *reason = "the case has no sequences";
+  return NULL;
 }
 
 static json_t *flops_rate(const CellView *view, const Column *column, const char **reason) {
@@ -270,8 +277,10 @@ static const Column table[] = {
     {"accumulate", "accumulate", "1", COLUMN_INTEGER, "micro-batches an optimizer step", from_result,
      RESULT(accumulate)},
     {"ranks", "ranks", "1", COLUMN_INTEGER, "processes that share a step", from_result, RESULT(ranks)},
-    {"global_batch", "global_batch", "1", COLUMN_INTEGER, "micro_batch x accumulate x ranks", from_result,
-     RESULT(global_batch)},
+    {"global_batch", "global_batch", "1", COLUMN_INTEGER,
+     "samples an optimizer step sees: micro_batch x accumulate x ranks, less where the last micro-batch has "
+     "fewer",
+     from_result, RESULT(global_batch)},
     {"batch", "batch", "1", COLUMN_INTEGER,
      "kind max-batch: the largest global batch that fits, 0: none does", no_batch, 0, 0},
     {"recipe", "recipe", "", COLUMN_TEXT, "optimizations, in canonical order", from_result, RESULT(recipe)},
@@ -301,8 +310,11 @@ static const Column table[] = {
 
     {"samples_per_s", "samples_per_s", "1/s", COLUMN_REAL, "global batch over the median step time",
      samples_rate, 0, 0},
-    {"samples_per_s_per_rank", "samples_per_s_per_rank", "1/s", COLUMN_REAL, "the same for one rank",
+    {"samples_per_s_per_rank", "samples_per_s_per_rank", "1/s", COLUMN_REAL, "the same per rank (GPU)",
      samples_rate_per_rank, 0, 0},
+    {"tokens_per_s", "tokens_per_s", "1/s", COLUMN_REAL,
+     "samples_per_s x sequence length, padding included; null for a case without sequences", tokens_rate, 0,
+     0},
     {"step_s", "step_s", "s", COLUMN_REAL, "median time of a measured step", step_median, 0, 0},
     {"step_s_spread", "step_s_spread", "s", COLUMN_REAL, "median absolute deviation of the step times",
      step_spread, 0, 0},

@@ -95,6 +95,18 @@ static void print_losses(const json_t *record) {
          100.0 * vl_record_real(record, "accuracy"));
 }
 
+/* How the batch was divided. */
+static void print_division(const json_t *record) {
+  int64_t count = vl_record_integer(record, "accumulate"), micro = vl_record_integer(record, "micro_batch");
+  int64_t batch = vl_record_integer(record, "global_batch");
+  int64_t last = batch / vl_record_integer(record, "ranks") - (count - 1) * micro;
+  if (count <= 1 && !strstr(vl_record_text(record, "recipe"), "accumulate=auto")) return;
+  printf("%-12s %lld samples, accumulate=%lld of %lld", "batch", (long long)batch, (long long)count,
+         (long long)micro);
+  if (last != micro) printf(", the last of %lld", (long long)last);
+  putchar('\n');
+}
+
 static void print_cell(const SuiteCell *cell, const json_t *record) {
   char label[VL_RECIPE_BYTES + 160];
   const char *status = vl_record_text(record, "status"), *error = vl_record_text(record, "error");
@@ -102,6 +114,7 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   vl_cell_label(cell, label, sizeof label);
   printf("%s\n%-12s %s%s%s\n", label, "status", status, error ? ": " : "", error ? error : "");
   printf("%-12s %s\n", "numbers are", vl_record_text(record, "provenance"));
+  print_division(record);
   print_bytes("needs", vl_record_integer(record, "needed_bytes"));
   print_bytes("allocated", vl_record_integer(record, "peak_allocated_bytes"));
   print_bytes("reserved", vl_record_integer(record, "peak_reserved_bytes"));
@@ -110,7 +123,10 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   if (isnan(rate)) return;
   char text[32];
   vl_format_seconds(step_s, text, sizeof text);
-  printf("%-12s %.2f samples/s, median step %s\n", "speed", rate, text);
+  double tokens = vl_record_real(record, "tokens_per_s");
+  printf("%-12s %.2f samples/s, ", "speed", rate);
+  if (!isnan(tokens)) printf("%.0f tokens/s, ", tokens);
+  printf("median step %s\n", text);
 }
 
 static void print_json(const json_t *json) {

@@ -73,13 +73,8 @@ static Status join(const char *recipe, const char *item, char joined[VL_RECIPE_B
 static Status plan(Runner *runner, const SuiteCell *start, const char *recipe, bool unlimited,
                    json_t **record) {
   SuiteCell cell = *start;
-  int64_t accumulate, batch = start->spec.micro_batch;
-  VL_TRY(vl_recipe_accumulate(recipe, &accumulate));
-  if (batch % accumulate != 0)
-    return vl_error(VL_INVALID, "%lld samples do not divide into accumulate=%lld equal micro-batches",
-                    (long long)batch, (long long)accumulate);
   snprintf(cell.spec.recipe, sizeof cell.spec.recipe, "%s", recipe);
-  cell.spec.micro_batch = batch / accumulate;
+  VL_TRY(vl_cell_divide(&cell.spec, start->spec.micro_batch));
   cell.spec.unlimited = unlimited;
   if (vl_runner_stop_requested(runner)) return vl_error(VL_INTERRUPTED, "stopped before %s", recipe);
   return vl_runner_cell(runner, &cell, record, NULL, NULL);

@@ -1,5 +1,6 @@
 /* The largest batch under a capacity: doubling until one does not fit, then bisection. Memory only. */
 #include "harness/harness.h"
+#include "harness/options.h"
 
 #include <string.h>
 
@@ -47,7 +48,11 @@ static Status search_range(Search *search, int64_t high) {
 
 Status vl_runner_max_batch(Runner *runner, const SuiteCell *cell, json_t **record) {
   const Case *of = vl_case_find(cell->spec.case_name);
+  int64_t accumulate;
   *record = NULL;
+  VL_TRY(vl_recipe_accumulate(cell->spec.recipe, &accumulate));
+  if (accumulate == 0)
+    return vl_error(VL_INVALID, "accumulate=auto divides a given batch; the largest one needs a number");
   if (!of) return vl_error(VL_INVALID, "unknown case '%s'", cell->spec.case_name);
   Search search = {.runner = runner, .cell = *cell};
   search.cell.max_batch = false;

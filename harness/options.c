@@ -184,20 +184,33 @@ Status vl_recipe_accumulate(const char *text, int64_t *accumulate) {
   *accumulate = 1;
   VL_TRY(vl_recipe_parse(text, &recipe));
   const char *value = vl_recipe_value(&recipe, "accumulate");
-  return value ? vl_parse_integer("accumulate", value, 1, INT32_MAX, accumulate) : vl_ok();
+  if (value && strcmp(value, "auto") == 0) *accumulate = 0;
+  return value && *accumulate ? vl_parse_integer("accumulate", value, 1, INT32_MAX, accumulate) : vl_ok();
+}
+
+Status vl_cell_divide(CellSpec *spec, int64_t batch) {
+  int64_t accumulate;
+  VL_TRY(vl_recipe_accumulate(spec->recipe, &accumulate));
+  VL_TRY(vl_accumulate_micro_batch(batch, accumulate > 0 ? accumulate : 1, &spec->micro_batch));
+  bool whole = accumulate == 0 || spec->micro_batch * accumulate == batch;
+  spec->global_batch = whole ? 0 : batch;
+  return vl_ok();
 }
 
 /* Both batches given: the recipe must accumulate as often as they say, and does so when it says nothing. */
 static Status reconcile_batches(CellOptions *options) {
   CellSpec *spec = &options->spec;
   Recipe recipe;
-  int64_t accumulate;
+  int64_t accumulate, batch = options->batch, micro_batch = spec->micro_batch;
   VL_TRY(vl_recipe_parse(spec->recipe, &recipe));
   VL_TRY(vl_recipe_accumulate(spec->recipe, &accumulate));
-  int64_t wanted = options->batch / spec->micro_batch;
-  if (options->batch % spec->micro_batch != 0)
-    return vl_error(VL_INVALID, "--batch %lld is not a multiple of --micro-batch %lld",
-                    (long long)options->batch, (long long)spec->micro_batch);
+  if (accumulate == 0)
+    return vl_error(VL_INVALID, "accumulate=auto chooses what --micro-batch gives: one of them");
+  int64_t wanted = (batch + micro_batch - 1) / micro_batch;
+  if (micro_batch > batch)
+    return vl_error(VL_INVALID, "--micro-batch %lld is more than the --batch %lld it is part of",
+                    (long long)micro_batch, (long long)batch);
+  spec->global_batch = wanted * micro_batch == batch ? 0 : batch;
   if (wanted == accumulate) return vl_ok();
   if (vl_recipe_value(&recipe, "accumulate"))
     return vl_error(
@@ -210,15 +223,9 @@ static Status reconcile_batches(CellOptions *options) {
 }
 
 static Status resolve_batch(CellOptions *options) {
-  int64_t accumulate;
   if (!(options->given & GIVEN_BATCH)) return vl_ok();
   if (options->given & GIVEN_MICRO_BATCH) return reconcile_batches(options);
-  VL_TRY(vl_recipe_accumulate(options->spec.recipe, &accumulate));
-  if (options->batch % accumulate != 0)
-    return vl_error(VL_INVALID, "--batch %lld does not divide into accumulate=%lld equal micro-batches",
-                    (long long)options->batch, (long long)accumulate);
-  options->spec.micro_batch = options->batch / accumulate;
-  return vl_ok();
+  return vl_cell_divide(&options->spec, options->batch);
 }
 
 static void resolve_device(CellOptions *options) {

@@ -55,8 +55,12 @@ Status vl_cell_options_resolve(CellOptions *options) VL_CHECKED;
 Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) VL_CHECKED;
 /* Without --capacity it becomes the profile's memory, or what this machine has available. */
 Status vl_cell_options_usual_capacity(CellOptions *options) VL_CHECKED;
-/* The accumulation a recipe asks for; 1 when it does not. */
+/* The accumulation a recipe asks for; 1 when it does not, 0 for auto. */
 Status vl_recipe_accumulate(const char *recipe, int64_t *accumulate) VL_CHECKED;
+
+/* Micro-batch and global batch of a step of `batch` samples under the cell's recipe; with accumulate=auto the
+ * micro-batch is all of it. VL_INVALID when the recipe divides it into more parts than it has. */
+Status vl_cell_divide(CellSpec *spec, int64_t batch) VL_CHECKED;
 
 /* Parses a command's arguments; bad usage ends the program with exit code 2, as GNU programs do. */
 void vl_command_parse(const struct argp *argp, int argc, char **argv, void *input);

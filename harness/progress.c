@@ -14,12 +14,13 @@ void vl_cell_label(const SuiteCell *cell, char *label, size_t size) {
   char batch[48] = "", settings[VL_SETTINGS_BYTES], capacity[48] = "";
   int64_t accumulate = 1;
   Status status = vl_recipe_accumulate(spec->recipe, &accumulate);
-  if (status.code != VL_OK) accumulate = 1; /* such a recipe never gets this far */
+  if (status.code != VL_OK || accumulate == 0) accumulate = 1; /* auto divides what the cell has */
   vl_settings_text(spec, settings);
   if (cell->max_batch)
     snprintf(batch, sizeof batch, "largest batch");
   else
-    snprintf(batch, sizeof batch, "batch %" PRId64, spec->micro_batch * accumulate);
+    snprintf(batch, sizeof batch, "batch %" PRId64,
+             spec->global_batch > 0 ? spec->global_batch : spec->micro_batch * accumulate);
   if (spec->capacity_bytes > 0) {
     char bytes[32];
     vl_format_bytes(spec->capacity_bytes, bytes, sizeof bytes);

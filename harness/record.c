@@ -75,6 +75,7 @@ void vl_cell_key(const SuiteCell *cell, char key[17]) {
   for (int32_t i = 0; i < spec->setting_count; i++)
     hash_field(&hash, "set", settings[i]);
   hash_number(&hash, "micro_batch", spec->micro_batch);
+  if (spec->global_batch > 0) hash_number(&hash, "global_batch", spec->global_batch);
   hash_number(&hash, "capacity_bytes", spec->capacity_bytes);
   hash_number(&hash, "threads", spec->threads);
   hash_number(&hash, "warmup", spec->warmup);
@@ -209,8 +210,10 @@ json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, cons
   const char *accumulate = vl_recipe_value(&recipe, "accumulate");
   result->micro_batch = spec->micro_batch;
   result->accumulate = accumulate ? strtoll(accumulate, NULL, 10) : 1;
+  if (result->accumulate == 0) result->accumulate = 1; /* auto, not decided */
   result->ranks = 1;
-  result->global_batch = result->micro_batch * result->accumulate;
+  result->global_batch =
+      spec->global_batch > 0 ? spec->global_batch : result->micro_batch * result->accumulate;
   result->parameters = result->flops_per_step = result->recompute_flops = -1;
   json_t *record = vl_record_create(cell, result);
   free(result);

@@ -1,6 +1,7 @@
 /* Suites: a YAML file expanded into cells. Everything is checked before anything runs. */
 #include "harness/cell_json.h"
 #include "harness/harness.h"
+#include "harness/options.h"
 #include "harness/suite_keys.h"
 
 #include <dirent.h>
@@ -156,25 +157,23 @@ static Status add_setting(const Field *field, const YamlNode *value, CellSpec *s
 
 /* The micro-batch of a global batch under the recipe. */
 static Status divide_batch(const Entry *entry, CellDraft *draft) {
-  Recipe recipe;
   if (draft->batch == 0) return vl_ok();
-  VL_TRY(vl_recipe_parse(draft->cell.spec.recipe, &recipe));
-  const char *value = vl_recipe_value(&recipe, "accumulate");
-  int64_t accumulate = 1;
-  if (value) VL_TRY(vl_parse_integer("accumulate", value, 1, INT32_MAX, &accumulate));
-  if (draft->batch % accumulate != 0)
-    return vl_yaml_error(entry->place, "batch %lld does not divide into accumulate=%lld equal micro-batches",
-                         (long long)draft->batch, (long long)accumulate);
-  draft->cell.spec.micro_batch = draft->batch / accumulate;
-  return vl_ok();
+  Status status = vl_cell_divide(&draft->cell.spec, draft->batch);
+  return status.code == VL_OK ? status : vl_yaml_error(entry->place, "%s", status.message);
 }
 
 /* What a search takes from a cell: the batch is what it looks for, and it only plans. */
 static Status make_search(const Entry *entry, CellDraft *draft) {
   CellSpec *spec = &draft->cell.spec;
+  int64_t accumulate;
   if (spec->capacity_bytes == 0) return vl_yaml_error(entry->place, "max_batch needs a capacity");
+  VL_TRY(vl_recipe_accumulate(spec->recipe, &accumulate));
+  if (accumulate == 0)
+    return vl_yaml_error(entry->place,
+                         "max_batch with accumulate=auto: the batch is not given, so nothing is divided");
   snprintf(spec->device, sizeof spec->device, "plan");
   spec->micro_batch = 1;
+  spec->global_batch = 0;
   spec->timeline = false;
   spec->data[0] = '\0';
   draft->repeats = 1;

@@ -5,7 +5,10 @@
 #include "optimizations/internal.h"
 #include <string.h>
 
+/* 0: auto, for whoever knows the capacity to replace. */
 static Status parse(const char *value, int64_t *count) {
+  *count = 0;
+  if (strcmp(value, "auto") == 0) return vl_ok();
   VL_TRY(vl_parse_integer("accumulate", value, 1, 65536, count));
   if (*value == '0')
     return vl_error(VL_INVALID, "accumulate=%s: a number without leading zeros is needed", value);
@@ -36,6 +39,8 @@ static Status check(const Program *program, const char *value, const Recipe *rec
   int64_t count = 1;
   VL_TRY(parse(value, &count));
   if (!program || !program->training || count == 1) return vl_ok();
+  if (count == 0)
+    return vl_error(VL_INVALID, "accumulate=auto stands for a number that is not decided here; give one");
   if (vl_program_samples(program) < 1) {
     return vl_error(VL_UNSUPPORTED, "accumulate: the inputs of %s do not agree on a number of samples",
                     program->graph->name);
@@ -81,6 +86,16 @@ static Status accumulate(Graph *graph, Tensor **value) {
   return vl_ok();
 }
 
+Status vl_accumulate_micro_batch(int64_t samples, int64_t count, int64_t *micro_batch) {
+  *micro_batch = (samples + count - 1) / count;
+  int64_t filled = (samples + *micro_batch - 1) / *micro_batch;
+  if (filled == count) return vl_ok();
+  return vl_error(VL_INVALID,
+                  "%lld samples do not divide into accumulate=%lld micro-batches that are alike but for a "
+                  "smaller last one; into %lld of %lld they do",
+                  (long long)samples, (long long)count, (long long)filled, (long long)*micro_batch);
+}
+
 static Status apply(Program *program, const char *value, const Target *target) {
   (void)target;
   int64_t count = 1;
@@ -94,7 +109,8 @@ static Status apply(Program *program, const char *value, const Target *target) {
 }
 
 static Preserves preserves_in(const Program *program, const char *value) {
-  if (strcmp(value, "1") == 0) return PRESERVES_BITWISE;
+  (void)value;
+  if (program->accumulate == 1) return PRESERVES_BITWISE;
   for (int32_t i = 0; i < program->graph->node_count; i++) {
     if (strcmp(program->graph->nodes[i]->op->name, "batch_norm_stats") == 0) return PRESERVES_DIFFERENT_MODEL;
   }
@@ -105,7 +121,7 @@ const Optimization optimization_accumulate = {
     .name = "accumulate",
     .also_called = "gradient accumulation, micro-batching, gradient_accumulation_steps, virtual batch",
     .turn_on = "(loss * counted_tokens / tokens_of_the_step).backward() n times, then optimizer.step()",
-    .values = "n (micro-batches per step, at least 1)",
+    .values = "n (micro-batches per step, at least 1) or auto (the fewest that fit the capacity)",
     .help = "divide the batch into n micro-batches and add up their gradients (batch norm: another model)",
     .phase = PHASE_SCHEDULE,
     .preserves = PRESERVES_TOLERANCE,

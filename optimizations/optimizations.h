@@ -98,4 +98,8 @@ typedef struct CheckpointChain {
 /* Of a training program; k* is vl_checkpoint_interval of the three. */
 CheckpointChain vl_checkpoint_chain(const Program *program, bool operators);
 
+/* What accumulate=count divides a step's samples into: micro-batches of so many, of which only the last may
+ * have fewer (24 in 5: 5, 5, 5, 5, 4). VL_INVALID when some would be empty. */
+Status vl_accumulate_micro_batch(int64_t samples, int64_t count, int64_t *micro_batch) VL_CHECKED;
+
 #endif

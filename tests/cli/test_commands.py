@@ -36,7 +36,7 @@ class Cells(ProgramTest):
         self.assertIsNone(planned["samples_per_s"])
         self.assertIn("samples_per_s", planned["null_reasons"])
 
-    def test_accumulation_divides_the_batch(self):
+    def test_accumulation_divides_the_batch_f4(self):
         bert = ["--case", "bert-base", "--set", "sequence=16", "--set", "layers=1", "--set", "hidden=32", "--set", "heads=4",
                 "--set", "vocabulary=61", "--steps", "2"]
         divided = strict_json(self.run_program("run", *bert, "--batch", "6", "--recipe", "accumulate=3", "--json").stdout)
@@ -44,7 +44,16 @@ class Cells(ProgramTest):
         self.assertAlmostEqual(divided["samples_per_s"], 6 / divided["step_s"])
         both = strict_json(self.run_program("plan", *bert, "--batch", "6", "--micro-batch", "2", "--json").stdout)
         self.assertEqual((both["recipe"], both["peak_allocated_bytes"]), ("accumulate=3", divided["peak_allocated_bytes"]))
-        self.refuses("run", *bert, "--batch", "5", "--recipe", "accumulate=3", says="--batch 5 does not divide into accumulate=3")
+        uneven = strict_json(self.run_program("plan", *bert, "--batch", "24", "--micro-batch", "5", "--json").stdout)
+        self.assertEqual([uneven[key] for key in ("micro_batch", "accumulate", "global_batch")], [5, 5, 24])
+        halved = [strict_json(self.run_program("plan", *bert, "--batch", "64", "--micro-batch", str(n), "--json").stdout)
+                  for n in (32, 16)]
+        self.assertEqual([(row["accumulate"], row["micro_batch"], row["global_batch"]) for row in halved],
+                         [(2, 32, 64), (4, 16, 64)])
+        auto = ["plan", *bert, "--batch", "24", "--recipe", "accumulate=auto"]
+        self.refuses(*auto, says="give the capacity")
+        self.assertIn("accumulate=1 of 24", self.run_program(*auto, "--capacity", "1GiB").stdout)
+        self.refuses("run", *bert, "--batch", "4", "--recipe", "accumulate=3", says="4 samples do not divide into accumulate=3")
 
     def test_capacity_too_small_is_a_result_with_its_numbers(self):
         done = self.run_program("run", *SMALL, "--capacity", "250MiB", "--json", code=1)
@@ -96,7 +105,7 @@ class Usage(ProgramTest):
         self.refuses("run", *SMALL[:2], "--set", "width=3", says="width")
         self.refuses("run", *SMALL[:2], "--set", "size", says="KEY=VALUE")
         self.refuses("run", *SMALL[:2], "--device", "tpu", says="tpu")
-        self.refuses("run", *SMALL[:2], "--batch", "9", "--micro-batch", "4", says=["9", "4"])
+        self.refuses("run", *SMALL[:2], "--batch", "4", "--micro-batch", "9", says="--micro-batch 9 is more than the --batch 4")
         self.refuses("run", *SMALL[:2], "--data", "nowhere.h5", says="nowhere.h5")
         self.refuses("run", *SMALL[:2], "--recipe", "", "--recipe", "amp=bf16", says="one recipe")
         self.refuses("plan", *SMALL[:2], "--device", "cpu", says="run")

@@ -27,6 +27,8 @@ typedef struct Values {
 
 typedef struct Sums {
   Job job; /* owns the names */
+  int64_t micro_batch, predictions;
+  bool ragged; /* samples differ in how many labels count */
   bool doubles;
   Values *items;
   int32_t count;
@@ -65,24 +67,83 @@ static void take(void *context, const Run *run, const Instance *instance, const 
   }
 }
 
-static void run_bert(const char *device, int64_t micro_batch, const char *recipe, Sums *sums) {
+static void build_bert(int64_t samples, Program *program) {
   const Case *bert = vl_case_find("bert-base");
   const char *settings[] = {"sequence=16", "layers=2", "hidden=32", "heads=4", "vocabulary=61"};
   int64_t values[VL_MAX_CASE_ARGUMENTS];
+  require_ok(vl_case_arguments(bert, samples, settings, 5, values));
+  require_ok(bert->build(values, true, program));
+}
+
+/* Labels of a sample that count: 1, 2, ..., all of them, 1, ... */
+static int64_t counted_in(int64_t sample, int64_t predictions) { return 1 + sample % predictions; }
+
+static Status fill_bert(void *context, Inputs *inputs, int64_t first_sample) {
+  const Sums *sums = context;
+  enum { MOST = 16 };
+  int32_t labels[BATCH * MOST];
+  bool tail = inputs == sums->job.run.tail_inputs;
+  int64_t samples = tail ? BATCH % sums->micro_batch : sums->micro_batch, predictions = sums->predictions;
+  VL_TRY(vl_inputs_synthesize(inputs, SEED, 0, first_sample));
+  if (!sums->ragged) return vl_ok();
+  assert_in_range(predictions, 2, MOST);
+  for (int64_t i = 0; i < samples * predictions; i++) {
+    int64_t sample = first_sample + i / predictions, at = i % predictions;
+    labels[i] =
+        at < counted_in(sample, predictions) ? (int32_t)((7 * sample + 3 * at) % 61) : VL_IGNORED_LABEL;
+  }
+  return vl_inputs_write(inputs, "labels", labels, samples * predictions * (int64_t)sizeof *labels);
+}
+
+/* The program for the last micro-batch, on the job's State and heap. */
+static void open_tail(Job *job, int64_t samples, const char *recipe_text) {
   Program program;
-  *sums = (Sums){.doubles = strcmp(device, "reference") == 0};
-  require_ok(vl_case_arguments(bert, micro_batch, settings, 5, values));
-  require_ok(bert->build(values, true, &program));
-  job_open(&sums->job, device, &program, recipe, SEED, 0);
-  sums->job.run.observe = take;
-  sums->job.run.observe_context = sums;
-  sums->loss = job_step(&sums->job, 0);
+  Recipe recipe;
+  Target target = {.ranks = 1};
+  build_bert(samples, &program);
+  require_ok(vl_recipe_parse(recipe_text, &recipe));
+  require_ok(vl_recipe_apply(&recipe, &program, &target));
+  require_ok(vl_executable_create(&program, job->device, job->state, &job->run.tail));
+  require_ok(vl_executable_build(job->run.tail));
+  require_ok(vl_inputs_create(job->run.tail, job->device, job->heap, &job->run.tail_inputs));
+  job->run.samples = BATCH;
+}
+
+static int64_t predictions_of(const Job *job) {
+  const Graph *graph = vl_executable_program(job->executable)->graph;
+  for (int32_t i = 0; i < graph->storage_count; i++)
+    if (strcmp(graph->storages[i]->name, "labels") == 0) return graph->storages[i]->root->shape[1];
+  return -1;
+}
+
+static void run_bert(const char *device, int64_t micro_batch, const char *recipe, bool ragged, Sums *sums) {
+  Program program;
+  StepResult result;
+  Job *job = &sums->job;
+  *sums = (Sums){.doubles = strcmp(device, "reference") == 0, .micro_batch = micro_batch, .ragged = ragged};
+  build_bert(micro_batch, &program);
+  job_open(job, device, &program, recipe, SEED, 0);
+  if (BATCH % micro_batch != 0) open_tail(job, BATCH % micro_batch, recipe);
+  sums->predictions = predictions_of(job);
+  job->run.observe = take;
+  job->run.observe_context = sums;
+  job->run.fill = fill_bert;
+  job->run.fill_context = sums;
+  int64_t counted = 0;
+  for (int64_t n = 0; n < BATCH; n++)
+    counted += counted_in(n, sums->predictions);
+  require_ok(fill_bert(sums, job->inputs, 0));
+  if (ragged) require_ok(vl_inputs_set_counted(job->inputs, "labels", counted));
+  require_ok(vl_run_step(&job->run, job->inputs, &result, NULL));
+  sums->loss = result.loss;
 }
 
 static void sums_clear(Sums *sums) {
   for (int32_t i = 0; i < sums->count; i++)
     free(sums->items[i].at);
   free(sums->items);
+  vl_inputs_destroy(&sums->job.run.tail_inputs);
+  vl_executable_destroy(&sums->job.run.tail);
   job_close(&sums->job);
 }
 
@@ -112,21 +173,23 @@ static const struct {
                  {2, "accumulate=4 checkpoint=1 inplace=all"},
                  {BATCH, "loss-chunks=3"},
                  {BATCH, "loss-chunks=8 checkpoint=1 inplace=all update=in-backward"},
-                 {4, "accumulate=2 loss-chunks=5"}};
+                 {4, "accumulate=2 loss-chunks=5"},
+                 {3, "accumulate=3"}, /* 3, 3, 2 */
+                 {7, "accumulate=2"}, /* 7, 1 */
+                 {3, "accumulate=3 checkpoint=1 inplace=all loss-chunks=5"}};
 
 /* Micro-batches, and parts of the rows of a loss. In double: 1e-12 of a tensor's norm. In f32 both are away
  * from the truth by roundings of the same kernels, whose sums run in another order: the errors of the parts
  * are of the whole's size, within a factor of 4, and each of the n - 1 additions rounds once more, by at most
  * 2^-24 of what is added up. */
-static void micro_batches_give_the_batch(void **state) {
-  (void)state;
+static void compare_divisions(bool ragged) {
   Sums truth, whole;
-  run_bert("reference", BATCH, "baseline", &truth);
-  run_bert(device_name, BATCH, "baseline", &whole);
+  run_bert("reference", BATCH, "baseline", ragged, &truth);
+  run_bert(device_name, BATCH, "baseline", ragged, &whole);
   double worst = 0.0;
   for (size_t d = 0; d < sizeof divisions / sizeof *divisions; d++) {
     Sums parts;
-    run_bert(device_name, divisions[d].micro_batch, divisions[d].recipe, &parts);
+    run_bert(device_name, divisions[d].micro_batch, divisions[d].recipe, ragged, &parts);
     assert_int_equal(parts.count, truth.count);
     for (int32_t i = 0; i < truth.count; i++) {
       const Values *right = &truth.items[i], *sum = same_in(&parts, right);
@@ -144,6 +207,36 @@ static void micro_batches_give_the_batch(void **state) {
   print_message("the worst error is %.2g of its bound\n", worst);
   sums_clear(&truth);
   sums_clear(&whole);
+}
+
+static void micro_batches_give_the_batch_f4(void **state) {
+  (void)state;
+  compare_divisions(false);
+}
+
+/* Every micro-batch has another number of labels that count. */
+static void uneven_micro_batches_give_the_batch_b1(void **state) {
+  (void)state;
+  compare_divisions(true);
+}
+
+/* Micro-batches of 3, and a program for 2 left over. */
+static void steps_that_do_not_divide_are_refused_f4(void **state) {
+  (void)state;
+  static const struct {
+    int64_t samples;
+    const char *why;
+  } wrong[] = {{2, "1 to 3 micro-batches of 3"}, {12, "1 to 3 micro-batches of 3"}, {7, "adds the last 1"}};
+  Sums sums;
+  StepResult result;
+  run_bert(device_name, 3, "accumulate=3", false, &sums);
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    sums.job.run.samples = wrong[i].samples;
+    Status status = vl_run_step(&sums.job.run, sums.job.inputs, &result, NULL);
+    assert_int_equal(status.code, VL_INVALID);
+    assert_non_null(strstr(status.message, wrong[i].why));
+  }
+  sums_clear(&sums);
 }
 
 /* ---- Labels that do not count --------------------------------------------------------------------------------- */
@@ -230,8 +323,32 @@ static void losses_are_weighted_by_tokens_b1(void **state) {
   }
 }
 
-/* A window of 4 whose last micro-batch is missing is divided by its own three. */
+/* Windows of 4 over 7 micro-batches whose gradient is 1 each, the loss being far above what its rounding
+ * could show: 4 and 3 of them, divided by their own number. */
 static void a_short_window_is_divided_by_its_own_count_b3(void **state) {
+  (void)state;
+  Tokens tokens[] = {{{80, 0, 0}}, {{80, 0, 0}}, {{80, 0, 0}}, {{80, 0, 0}}};
+  Program program;
+  Job job;
+  Recording gradients = {0};
+  StepResult result;
+  build_tokens(&program);
+  job_open(&job, device_name, &program, "accumulate=4", SEED, 0);
+  job_record_gradients(&job, &gradients);
+  for (int64_t step = 0; step < 4; step++) {
+    int64_t samples = step % 2 == 0 ? 4 : 3;
+    job.run.samples = samples;
+    require_ok(run_tokens(&job, tokens, samples, &result));
+    const float *gradient = recording_find(&gradients, "p.grad")->data;
+    assert_true(gradient[0] == -1.0F && gradient[1] == 1.0F);
+    assert_true(fabs(result.loss - 80.0) < 1.0); /* it learns */
+  }
+  recording_clear(&gradients);
+  job_close(&job);
+}
+
+/* As many labels count as there are, whatever the window. */
+static void a_short_window_is_a_batch_of_its_size_b3(void **state) {
   (void)state;
   Tokens tokens[] = {{{2, 1, 3}}, {{2, 1, 3}}, {{2, 1, 3}}, {{0, 0, 0}}};
   float one[2 * TOKENS], window[2 * TOKENS];
@@ -324,9 +441,12 @@ static void batch_norm_is_another_model_b6(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(micro_batches_give_the_batch),
+      cmocka_unit_test(micro_batches_give_the_batch_f4),
+      cmocka_unit_test(uneven_micro_batches_give_the_batch_b1),
+      cmocka_unit_test(steps_that_do_not_divide_are_refused_f4),
       cmocka_unit_test(losses_are_weighted_by_tokens_b1),
       cmocka_unit_test(a_short_window_is_divided_by_its_own_count_b3),
+      cmocka_unit_test(a_short_window_is_a_batch_of_its_size_b3),
       cmocka_unit_test(a_wrong_count_is_refused_before_the_update),
       cmocka_unit_test(batch_norm_is_another_model_b6),
   };

@@ -74,6 +74,13 @@ static void bad_specifications_are_refused(void **state) {
   snprintf(spec.recipe, sizeof spec.recipe, "accumulate=2");
   assert_refused(&spec, "accumulate=2 with inference");
   spec = small_spec();
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=auto");
+  assert_refused(&spec, "accumulate=auto divides the batch until it fits: give the capacity");
+  spec = small_spec();
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=4");
+  spec.global_batch = 9;
+  assert_refused(&spec, "9 samples in micro-batches of 2 are 5, not accumulate=4");
+  spec = small_spec();
   spec.capacity_bytes = -1;
   assert_refused(&spec, "capacity");
   spec = small_spec();
@@ -162,10 +169,7 @@ static void equal_specifications_give_equal_losses(void **state) {
   vl_cell_result_clear(&reseeded);
 }
 
-/* Four micro-batches of two against a batch of eight: losses of all samples, the same masks, one update a
- * step. The losses are rounded to f32 where they are added up. */
-static void accumulated_steps_are_those_of_the_batch(void **state) {
-  (void)state;
+static CellSpec small_bert(void) {
   CellSpec spec;
   vl_cell_spec_init(&spec);
   snprintf(spec.case_name, sizeof spec.case_name, "bert-base");
@@ -175,6 +179,14 @@ static void accumulated_steps_are_those_of_the_batch(void **state) {
   spec.threads = 2;
   spec.steps = 2;
   spec.micro_batch = 8;
+  return spec;
+}
+
+/* Four micro-batches of two against a batch of eight: losses of all samples, the same masks, one update a
+ * step. The losses are rounded to f32 where they are added up. */
+static void accumulated_steps_are_those_of_the_batch(void **state) {
+  (void)state;
+  CellSpec spec = small_bert();
   CellResult whole = run(&spec);
   spec.micro_batch = 2;
   snprintf(spec.recipe, sizeof spec.recipe, "accumulate=4");
@@ -196,6 +208,88 @@ static void accumulated_steps_are_those_of_the_batch(void **state) {
   assert_string_equal(normalised.preserves, "different-model");
   assert_int_equal(normalised.global_batch, 4);
   vl_cell_result_clear(&normalised);
+}
+
+/* 24 samples in 5, 5, 5, 5 and 4. */
+static void a_smaller_last_micro_batch_keeps_the_batch_f4(void **state) {
+  (void)state;
+  CellSpec spec = small_bert();
+  spec.micro_batch = 24;
+  CellResult whole = run(&spec);
+  spec.micro_batch = 5;
+  spec.global_batch = 24;
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=5");
+  CellResult parts = run(&spec);
+  snprintf(spec.device, sizeof spec.device, "plan");
+  CellResult planned = run(&spec);
+  assert_int_equal(parts.micro_batch, 5);
+  assert_int_equal(parts.accumulate, 5);
+  assert_int_equal(parts.global_batch, 24);
+  for (int32_t i = 0; i < 3; i++)
+    assert_true(fabs(parts.losses[i] - whole.losses[i]) <= 1e-6 * whole.losses[i]);
+  assert_true(fabs((double)parts.flops_per_step - (double)whole.flops_per_step) <
+              0.02 * (double)whole.flops_per_step); /* but for the additions */
+  assert_int_equal(planned.peak_allocated_bytes, parts.peak_allocated_bytes);
+  assert_int_equal(planned.peak_reserved_bytes, parts.peak_reserved_bytes);
+  assert_int_equal(planned.events_per_step, parts.events_per_step);
+  vl_cell_result_clear(&whole);
+  vl_cell_result_clear(&parts);
+  vl_cell_result_clear(&planned);
+}
+
+/* Whether 24 samples in `count` micro-batches are planned within the capacity; count 0: accumulate=auto,
+ * whose choice is returned. */
+static int64_t plan_divided(CellSpec spec, int64_t count) {
+  spec.micro_batch = count > 0 ? (24 + count - 1) / count : 24;
+  spec.global_batch = count > 0 ? 24 : 0;
+  if (count > 0 && (24 + spec.micro_batch - 1) / spec.micro_batch != count)
+    return 0; /* some would be empty */
+  snprintf(spec.device, sizeof spec.device, "plan");
+  snprintf(spec.recipe, sizeof spec.recipe, count > 0 ? "accumulate=%lld" : "accumulate=auto",
+           (long long)count);
+  CellResult planned = run(&spec);
+  bool fits = strcmp(planned.status, "ok") == 0 && planned.needed_bytes <= spec.capacity_bytes;
+  int64_t answer = count > 0 ? fits : fits ? planned.accumulate : -1;
+  vl_cell_result_clear(&planned);
+  return answer;
+}
+
+/* The fewest micro-batches whose plan fits; the row says which, the recipe stays. What is chosen runs under
+ * just that capacity. */
+static void accumulation_adapts_to_the_capacity(void **state) {
+  (void)state;
+  CellSpec spec = small_bert();
+  snprintf(spec.settings[0], VL_NAME_BYTES, "sequence=64");
+  snprintf(spec.settings[2], VL_NAME_BYTES, "hidden=64");
+  static const int64_t capacities_mib[] = {3, 4, 5, 7, 10, 40};
+  int64_t chosen[6], different = 0;
+  for (size_t c = 0; c < sizeof capacities_mib / sizeof *capacities_mib; c++) {
+    spec.capacity_bytes = capacities_mib[c] << 20;
+    int64_t fewest = 1;
+    while (fewest <= 24 && !plan_divided(spec, fewest))
+      fewest++;
+    chosen[c] = plan_divided(spec, 0);
+    assert_int_equal(chosen[c], fewest <= 24 ? fewest : -1);
+    if (c > 0) different += chosen[c] != chosen[c - 1];
+  }
+  assert_true(different >= 3);
+  assert_int_equal(chosen[0], -1);
+  assert_int_equal(chosen[5], 1);
+  spec.micro_batch = 24;
+  spec.capacity_bytes = 7 << 20;
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=auto");
+  CellResult measured = run(&spec);
+  assert_string_equal(measured.status, "ok");
+  assert_string_equal(measured.recipe, "accumulate=auto");
+  assert_int_equal(measured.accumulate, chosen[3]);
+  assert_int_equal(measured.global_batch, 24);
+  assert_true(measured.peak_reserved_bytes <= spec.capacity_bytes);
+  vl_cell_result_clear(&measured);
+  spec.capacity_bytes = 3 << 20;
+  CellResult none = run(&spec);
+  assert_string_equal(none.status, "oom");
+  assert_int_equal(none.micro_batch, 1);
+  vl_cell_result_clear(&none);
 }
 
 /* Weights take 94 MB and momentum as much again. */
@@ -314,15 +408,16 @@ static void inference_keeps_no_gradients(void **state) {
   vl_cell_result_clear(&r);
 }
 
-/* A data file of as many samples in each part; sample n is a flat image of shade 50 n and class n. */
+/* A data file of as many samples in each part; sample n is a flat image of shade 50 n, modulo 256, and class
+ * n, modulo 10. */
 static void write_part(hid_t file, const char *images_name, const char *labels_name, hsize_t samples) {
   hsize_t shape[] = {samples, 3, 32, 32};
   size_t pixels = 3 * 32 * 32;
   unsigned char *images = vl_allocate((size_t)samples * pixels);
-  int32_t labels[8];
+  int32_t labels[16];
   for (hsize_t n = 0; n < samples; n++) {
     memset(images + n * pixels, (int)(50 * n), pixels);
-    labels[n] = (int32_t)n;
+    labels[n] = (int32_t)(n % 10);
   }
   hid_t space = H5Screate_simple(4, shape, NULL), label_space = H5Screate_simple(1, shape, NULL);
   hid_t set = H5Dcreate2(file, images_name, H5T_STD_U8LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
@@ -375,6 +470,56 @@ static void data_gives_an_accuracy(void **state) {
   rmdir(directory);
 }
 
+static void write_data(const char *path, hsize_t samples) {
+  hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  write_part(file, "images", "labels", samples);
+  write_part(file, "held_out_images", "held_out_labels", 1);
+  H5Fclose(file);
+}
+
+/* Losses of windows of `accumulate` micro-batches of two; nothing is learned. */
+static CellResult run_windows(const char *data, int32_t accumulate, int32_t updates) {
+  CellSpec spec = small_spec();
+  snprintf(spec.data, sizeof spec.data, "%s", data);
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=%d", accumulate);
+  spec.steps = updates - 1;
+  spec.learning_rate = 1e-30;
+  CellResult result = run(&spec);
+  assert_string_equal(result.status, "ok");
+  assert_int_equal(result.loss_count, updates);
+  return result;
+}
+
+/* Windows of 4 over 7 and over 3 micro-batches: ceil(7 / 4) updates an epoch, the last of three, none across
+ * epochs, and one update when there are fewer than a window. */
+static void epochs_end_with_a_window_of_their_own_b3(void **state) {
+  (void)state;
+  static const struct { int32_t batches, epochs, updates; } cases[] = {{7, 2, 4}, {3, 5, 5}};
+  char path[] = "/tmp/vramlab-cell-XXXXXX";
+  int file = mkstemp(path);
+  assert_true(file >= 0);
+  close(file);
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    int32_t batches = cases[c].batches, update = 0;
+    write_data(path, 2 * (hsize_t)batches);
+    CellResult single = run_windows(path, 1, batches * cases[c].epochs);
+    CellResult windows = run_windows(path, 4, cases[c].updates);
+    for (int32_t epoch = 0; epoch < cases[c].epochs; epoch++) {
+      for (int32_t first = 0; first < batches; first += 4, update++) {
+        int32_t count = batches - first < 4 ? batches - first : 4;
+        double mean = 0.0;
+        for (int32_t n = 0; n < count; n++)
+          mean += single.losses[epoch * batches + first + n] / count;
+        assert_true(fabs(windows.losses[update] - mean) <= 1e-5 * mean);
+      }
+    }
+    assert_int_equal(update, cases[c].updates);
+    vl_cell_result_clear(&single);
+    vl_cell_result_clear(&windows);
+  }
+  unlink(path);
+}
+
 int main(void) {
   Device *device = NULL;
   Status status = vl_device_open("cpu", NULL, &device);
@@ -389,6 +534,8 @@ int main(void) {
       cmocka_unit_test(figures_agree_with_each_other_a5),
       cmocka_unit_test(equal_specifications_give_equal_losses),
       cmocka_unit_test(accumulated_steps_are_those_of_the_batch),
+      cmocka_unit_test(a_smaller_last_micro_batch_keeps_the_batch_f4),
+      cmocka_unit_test(accumulation_adapts_to_the_capacity),
       cmocka_unit_test(running_out_of_memory_is_a_result_f1),
       cmocka_unit_test(divergence_is_a_result),
       cmocka_unit_test(a_request_to_stop_ends_after_the_step),
@@ -396,6 +543,7 @@ int main(void) {
       cmocka_unit_test(the_timeline_names_segments),
       cmocka_unit_test(inference_keeps_no_gradients),
       cmocka_unit_test(data_gives_an_accuracy),
+      cmocka_unit_test(epochs_end_with_a_window_of_their_own_b3),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

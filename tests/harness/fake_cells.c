@@ -35,6 +35,7 @@ void fake_result(const SuiteCell *cell, int32_t steps, CellResult *result) {
   result->micro_batch = spec->micro_batch;
   result->accumulate = result->ranks = 1;
   result->global_batch = spec->micro_batch;
+  result->tokens_per_sample = -1;
   result->parameters = 1000;
   result->flops_per_step = 1000000 * spec->micro_batch;
   result->needed_low_bytes = result->needed_bytes = result->peak_reserved_bytes =

@@ -64,6 +64,7 @@ json_t *synthetic_record(const Synthetic *cell) {
   fill_bytes(result, cell);
   result->micro_batch = result->global_batch = cell->batch;
   result->accumulate = result->ranks = 1;
+  result->tokens_per_sample = -1;
   result->parameters = 25557032;
   result->flops_per_step = 24600000000 * cell->batch;
   double steps[7], losses[8];

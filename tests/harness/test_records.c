@@ -80,30 +80,43 @@ static void column_names_are_unique(void **state) {
     }
 }
 
-static void two_micro_batches_two_ranks(SuiteCell *cell, CellResult *result) {
+static void eight_micro_batches_two_ranks(SuiteCell *cell, CellResult *result) {
   (void)cell;
   result->micro_batch = 4;
   result->accumulate = 8;
   result->ranks = 2;
+  result->global_batch = 64;
+  result->tokens_per_sample = 128;
   for (int32_t i = 0; i < result->step_count; i++)
     result->step_s[i] = 0.5;
 }
 
 static void accumulate_less(SuiteCell *cell, CellResult *result) {
-  two_micro_batches_two_ranks(cell, result);
+  eight_micro_batches_two_ranks(cell, result);
   result->micro_batch = 8;
   result->accumulate = 4;
 }
 
-/* 4 x 8 x 2 / 0.5 s = 128; tokens wait for a case with sequences. */
+static void a_smaller_last_micro_batch(SuiteCell *cell, CellResult *result) {
+  eight_micro_batches_two_ranks(cell, result);
+  result->global_batch = 60;
+  result->tokens_per_sample = -1;
+}
+
+/* 4 x 8 x 2 / 0.5 s = 128 samples, 64 a rank, 128 x 128 tokens. */
 static void throughput_counts_accumulation_and_ranks_once_i13(void **state) {
   (void)state;
-  json_t *record = make_record(two_micro_batches_two_ranks, 6);
+  json_t *record = make_record(eight_micro_batches_two_ranks, 6);
   assert_true(fabs(vl_record_real(record, "samples_per_s") - 128) <= 1e-9);
   assert_true(fabs(vl_record_real(record, "samples_per_s_per_rank") - 64) <= 1e-9);
+  assert_true(fabs(vl_record_real(record, "tokens_per_s") - 16384) <= 1e-6);
   json_decref(record);
   record = make_record(accumulate_less, 6);
   assert_true(fabs(vl_record_real(record, "samples_per_s") - 128) <= 1e-9);
+  json_decref(record);
+  record = make_record(a_smaller_last_micro_batch, 6);
+  assert_true(fabs(vl_record_real(record, "samples_per_s") - 120) <= 1e-9);
+  assert_true(isnan(vl_record_real(record, "tokens_per_s")));
   json_decref(record);
 }
 
