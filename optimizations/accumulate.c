@@ -120,7 +120,7 @@ static Preserves preserves_in(const Program *program, const char *value) {
 const Optimization optimization_accumulate = {
     .name = "accumulate",
     .also_called = "gradient accumulation, micro-batching, gradient_accumulation_steps, virtual batch",
-    .turn_on = "(loss * counted_tokens / tokens_of_the_step).backward() n times, then optimizer.step()",
+    .turn_on = "(loss * counted_tokens / tokens_of_the_step).backward()  # n times, then optimizer.step()",
     .values = "n (micro-batches per step, at least 1) or auto (the fewest that fit the capacity)",
     .help = "divide the batch into n micro-batches and add up their gradients (batch norm: another model)",
     .phase = PHASE_SCHEDULE,

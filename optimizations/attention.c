@@ -109,9 +109,8 @@ static Status apply(Program *program, const char *value, const Target *target) {
 const Optimization optimization_attention = {
     .name = "attention",
     .also_called = "flash attention, memory-efficient attention, scaled dot product attention, SDPA",
-    .turn_on =
-        "with torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION): (fused; on a GPU, or without "
-        "dropout)",
+    .turn_on = "with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):"
+               "  # fused; on a GPU, or without dropout",
     .values = "materialised, fused",
     .help = "probabilities of attention: tensors of their own, or repeated in backward tile by tile",
     .phase = PHASE_PRECISION,

@@ -48,7 +48,7 @@ static Status apply(Program *program, const char *value, const Target *target) {
 const Optimization optimization_dropout = {
     .name = "dropout",
     .also_called = "stateless dropout, dropout mask recomputation, fused dropout, seed instead of mask",
-    .turn_on = "torch.compile(model) (its dropout keeps a seed instead of a mask)",
+    .turn_on = "no equivalent by itself (torch.compile's dropout keeps a seed instead of a mask)",
     .values = "stored, redrawn",
     .help = "masks of dropout: factors kept for backward as eager PyTorch does, or drawn again there",
     .phase = PHASE_PRECISION,

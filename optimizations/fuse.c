@@ -94,7 +94,7 @@ static Status apply_to_gradients(Program *program, const char *value, const Targ
 const Optimization optimization_fuse = {
     .name = "fuse",
     .also_called = "kernel fusion, fused batch norm, BN+ReLU",
-    .turn_on = "torch.compile(model)",
+    .turn_on = "model = torch.compile(model)",
     .values = "norm",
     .help = "one op for batch norm, residual addition and ReLU, forward and backward: no tensors in between",
     .phase = PHASE_GRAPH,

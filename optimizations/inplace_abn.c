@@ -106,7 +106,8 @@ static Status apply_to_gradients(Program *program, const char *value, const Targ
 const Optimization optimization_inplace_abn = {
     .name = "inplace-abn",
     .also_called = "InPlace-ABN, in-place activated batch norm, invertible normalization",
-    .turn_on = "inplace_abn.InPlaceABN(channels, activation='leaky_relu') (package inplace-abn)",
+    .turn_on = "import inplace_abn; inplace_abn.InPlaceABN(channels, activation='leaky_relu')"
+               "  # for norm and ReLU",
     .values = "slope (of the leaky ReLU below zero, above 0 and up to 1; the paper's: 0.01)",
     .help = "batch norm and a leaky ReLU keep their output alone and invert it in backward: another model",
     .phase = PHASE_GRAPH,

@@ -87,7 +87,7 @@ static Status apply(Program *program, const char *value, const Target *target) {
 const Optimization optimization_layer_norm = {
     .name = "layer-norm",
     .also_called = "fused layer norm, FusedLayerNorm, apex layer norm",
-    .turn_on = "torch.nn.functional.layer_norm instead of mean, var and rsqrt (fused)",
+    .turn_on = "F.layer_norm(x, (width,), weight, bias, epsilon)  # fused; not mean, var and rsqrt",
     .values = "composed, fused",
     .help = "layer norms: of primitives that each make a tensor, or one op (the default)",
     .phase = PHASE_PRECISION,

@@ -234,7 +234,9 @@ const Optimization optimization_loss_chunks = {
     .name = "loss-chunks",
     .also_called = "chunked cross entropy, fused linear cross entropy, cut cross entropy, Liger-Kernel, "
                    "chunked loss, logits chunking",
-    .turn_on = "liger_kernel.transformers.LigerFusedLinearCrossEntropyLoss()(weight, x, labels, bias)",
+    .turn_on =
+        "F.linear_cross_entropy(x, weight, labels, linear_bias=bias, options=nn.LinearCrossEntropyOptions())"
+        "  # or Liger-Kernel's LigerFusedLinearCrossEntropyLoss",
     .values = "n (parts of the rows, at least 1)",
     .help = "scores and their loss for a part of the rows at a time, again in backward: never all of them",
     .phase = PHASE_GRAPH,

@@ -98,8 +98,8 @@ const Optimization optimization_offload = {
     .name = "offload",
     .also_called = "CPU offload, activation offload, save_on_cpu, ZeRO-Offload, ZeRO-Infinity, NVMe offload, "
                    "paged optimizer, swapping",
-    .turn_on = "with torch.autograd.graph.save_on_cpu(pin_memory=True): (activations; optimizer: DeepSpeed "
-               "zero_optimization.offload_optimizer)",
+    .turn_on = "with torch.autograd.graph.save_on_cpu(pin_memory=True):"
+               "  # activations; optimizer: DeepSpeed zero_optimization.offload_optimizer",
     .values = "activations, activations:k (up to the end of block k), optimizer, activations[:k]+optimizer",
     .help = "keep activations until backward, or optimizer state until its update, in host memory or a file",
     .phase = PHASE_SCHEDULE,

@@ -38,9 +38,11 @@ struct Recipe;
 typedef struct Optimization {
   const char *name;
   const char *also_called; /* comma-separated synonyms, found by `list` */
-  const char *turn_on;     /* the line for PyTorch, or "no equivalent" */
-  const char *values;      /* accepted values, for messages: "k (blocks per segment, 1..n)" */
-  const char *help;        /* one line */
+  /* What to write in PyTorch: Python that scripts/peers/turn_on.py runs, with the names it lists; or "no
+   * equivalent" and why. */
+  const char *turn_on;
+  const char *values; /* accepted values, for messages: "k (blocks per segment, 1..n)" */
+  const char *help;   /* one line */
   Phase phase;
   Preserves preserves;
   /* VL_INVALID when the value is not accepted, VL_UNSUPPORTED with the reason when this program or the

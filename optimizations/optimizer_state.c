@@ -34,7 +34,7 @@ const Optimization optimization_optimizer_state = {
     .name = "optimizer-state",
     .also_called =
         "8-bit Adam, 8-bit optimizer, bitsandbytes, AdamW8bit, adamw_bnb_8bit, quantized optimizer",
-    .turn_on = "bitsandbytes.optim.AdamW8bit(model.parameters())",
+    .turn_on = "import bitsandbytes; optimizer = bitsandbytes.optim.AdamW8bit(model.parameters())",
     .values = "8bit",
     .help = "AdamW's moments of matrices as 8-bit codes with a scale for each 256 of them",
     .phase = PHASE_PRECISION,

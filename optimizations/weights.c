@@ -82,7 +82,7 @@ static Status apply(Program *program, const char *value, const Target *target) {
 const Optimization optimization_weights = {
     .name = "weights",
     .also_called = "autocast weight cache, fp32 weight gradients",
-    .turn_on = "torch.autocast(..., cache_enabled=False)",
+    .turn_on = "with torch.autocast(device_type, dtype=torch.bfloat16, cache_enabled=False):",
     .values = "on-use",
     .help = "with amp: low-precision weights live only while a kernel reads them",
     .phase = PHASE_BACKWARD,

@@ -1,5 +1,6 @@
 """One cell, plans, lists, the doctor, and what bad usage says."""
 
+import ast
 import json
 import os
 import subprocess
@@ -190,7 +191,17 @@ class Lists(ProgramTest):
         found = strict_json(self.run_program("list", "gradient checkpointing", "--json").stdout)
         self.assertIn("checkpoint", [entry["name"] for entry in found["optimizations"]])
         self.assertIn("quick", self.run_program("list", "suites").stdout)
+        for synonym, name in (("bitsandbytes", "optimizer-state"), ("cut cross entropy", "loss-chunks"), ("LOMO", "update"),
+                              ("requires_grad", "freeze")):
+            found = strict_json(self.run_program("list", synonym, "--json").stdout)
+            self.assertIn(name, [entry["name"] for entry in found["optimizations"]])
         self.refuses("list", "flux capacitor", says="flux capacitor")
+
+    def test_what_to_write_in_pytorch_is_python(self):
+        for entry in strict_json(self.run_program("list", "optimizations", "--json").stdout)["optimizations"]:
+            line = entry["turn_on"]
+            if not line.startswith("no equivalent"):
+                ast.parse(line + "\n  pass" if line.startswith("with ") else line)
 
     def test_graphs_in_each_format(self):
         for form, part in (("text", "conv"), ("dot", "digraph"), ("json", "{"), ("schedule", "")):
