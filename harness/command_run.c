@@ -107,6 +107,17 @@ static void print_division(const json_t *record) {
   putchar('\n');
 }
 
+/* What a step copied to the offload tier and back, and waited for it. */
+static void print_offload(const json_t *record) {
+  int64_t evicted = vl_record_integer(record, "evicted_bytes");
+  double stall_s = vl_record_real(record, "offload_stall_s");
+  if (evicted < 0) return;
+  print_bytes("moved out", evicted);
+  print_bytes("moved back", vl_record_integer(record, "fetched_bytes"));
+  print_bytes("held there", vl_record_integer(record, "peak_offload_bytes"));
+  if (!isnan(stall_s)) printf("%-12s %.3f s a step for copies\n", "waited", stall_s);
+}
+
 static void print_cell(const SuiteCell *cell, const json_t *record) {
   char label[VL_RECIPE_BYTES + 160];
   const char *status = vl_record_text(record, "status"), *error = vl_record_text(record, "error");
@@ -119,6 +130,7 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   print_bytes("allocated", vl_record_integer(record, "peak_allocated_bytes"));
   print_bytes("reserved", vl_record_integer(record, "peak_reserved_bytes"));
   print_bytes("driver", vl_record_integer(record, "peak_driver_bytes"));
+  print_offload(record);
   print_losses(record);
   if (isnan(rate)) return;
   char text[32];

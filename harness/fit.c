@@ -4,8 +4,9 @@
 #include <string.h>
 
 /* Least intrusive first: a line around the model that makes it faster too; what forbids clipping and
- * accumulation but costs no operations; recomputation, by how much of the forward pass is repeated; and
- * leaving PyTorch. What has nothing to gain while activations are the peak comes again after them. */
+ * accumulation but costs no operations; recomputation, by how much of the forward pass is repeated; copies
+ * to host memory and back, which cost what the bus does; and leaving PyTorch. What has nothing to gain while
+ * activations are the peak comes again after them. */
 static const FitStep ladder[] = {
     {"attention=fused", NULL},
     {"amp=bf16", NULL},
@@ -15,6 +16,8 @@ static const FitStep ladder[] = {
     {"checkpoint=segments:4", NULL},
     {"checkpoint=1", NULL},
     {"recompute=norm", NULL},
+    {"offload=activations", NULL},
+    {"offload=activations+optimizer", NULL},
     {"update=in-backward", NULL},
     {"stack=vramlab", "no equivalent: vramlab's own fused and in-place layers (vramlab list optimizations)"},
 };

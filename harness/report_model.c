@@ -256,6 +256,44 @@ static const char *mib(Document *document, int64_t bytes) {
   return bytes >= 0 ? vl_document_format(document, "%.1f", (double)bytes / 0x1p20) : "n/a";
 }
 
+static bool moved(const json_t *record) {
+  return is_cell(record) && vl_record_has_status(record, "ok") &&
+         vl_record_integer(record, "evicted_bytes") >= 0;
+}
+
+/* What recipes that offload moved, and what it cost. */
+static void add_offloads(Document *document, const ReportInput *input) {
+  static const TableColumn columns[] = {{"workload", "", false},      {"recipe", "", false},
+                                        {"batch", "samples", true},   {"numbers are", "", false},
+                                        {"needed", "GiB", true},      {"moved out", "GiB a step", true},
+                                        {"back", "GiB a step", true}, {"held there", "GiB", true},
+                                        {"waited", "s a step", true}, {"step, median", "s", true}};
+  int32_t count = 0, row = 0;
+  for (int32_t i = 0; i < input->records.count; i++)
+    count += moved(input->records.records[i]);
+  if (count == 0) return;
+  vl_document_add(document, PASSAGE_HEADING, false, "Offloaded");
+  Passage *passage = vl_document_add(document, PASSAGE_TABLE, false,
+                                     "Copied to host memory or a file and back; no part of what is needed");
+  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), count);
+  for (int32_t i = 0; i < input->records.count; i++) {
+    const json_t *record = input->records.records[i];
+    if (!moved(record)) continue;
+    const char **cells = passage->rows[row++];
+    double waited = vl_record_real(record, "offload_stall_s"), step = vl_record_real(record, "step_s");
+    cells[0] = workload_name(document, record);
+    cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+    cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
+    cells[3] = vl_record_is_predicted(record) ? "predicted" : "measured";
+    cells[4] = gib(document, vl_record_integer(record, "needed_bytes"));
+    cells[5] = gib(document, vl_record_integer(record, "evicted_bytes"));
+    cells[6] = gib(document, vl_record_integer(record, "fetched_bytes"));
+    cells[7] = gib(document, vl_record_integer(record, "peak_offload_bytes"));
+    if (isfinite(waited)) cells[8] = vl_document_format(document, "%.3f", waited);
+    if (isfinite(step)) cells[9] = vl_document_format(document, "%.4g", step);
+  }
+}
+
 /* Cells that ran out of memory: running out is a result, with what was asked and what was live. */
 static void add_failures(Document *document, const ReportInput *input) {
   static const TableColumn columns[] = {{"workload", "", false},     {"recipe", "", false},
@@ -460,6 +498,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   add_figures(document, input);
   vl_document_add(document, PASSAGE_HEADING, false, "Claims");
   if (add_claims(document, input, PASSAGE_CLAIM) == 0) document->count--;
+  add_offloads(document, input);
   add_failures(document, input);
   if (count > 0) add_cells(document, input);
   add_errors(document, input);
