@@ -42,8 +42,7 @@ static Status persistent_address(const Walk *walk, const Buffer *buffer, uintptr
 static Status find_given_buffers(const Walk *walk) {
   for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
     const Buffer *buffer = &walk->schedule->buffers[i];
-    bool given = vl_role_is_persistent(buffer->storage->role) || buffer->storage->role == ROLE_INPUT;
-    if (given) VL_TRY(persistent_address(walk, buffer, &walk->addresses[i]));
+    if (buffer->given) VL_TRY(persistent_address(walk, buffer, &walk->addresses[i]));
   }
   return vl_ok();
 }

@@ -246,6 +246,16 @@ static int32_t find_tier_buffers(const Schedule *schedule, const Instance *launc
   return count;
 }
 
+/* Where state may first be fetched for launch `use`. With accumulation only where updates are: any
+ * micro-batch may be the last that runs. */
+static int32_t first_fetch(const Offload *offload, int32_t use) {
+  int32_t first = use > FIRST_FETCH_AHEAD ? use - FIRST_FETCH_AHEAD : 0;
+  const Instance *instances = offload->schedule->instances;
+  while (offload->program->accumulate > 1 && instances[first].node->segment != SEGMENT_UPDATE)
+    first++;
+  return first;
+}
+
 static void offload_state(Offload *offload) {
   Schedule *schedule = offload->schedule;
   int32_t fetches = offload->transfer_count, found[VL_MAX_INPUTS];
@@ -275,8 +285,7 @@ static void offload_state(Offload *offload) {
     Transfer back = offload->transfers[i];
     add_transfer(offload, (Transfer){INSTANCE_EVICT, back.to, back.from, back.use, back.bytes, -1});
   }
-  int32_t first = offload->transfers[fetches].use - FIRST_FETCH_AHEAD;
-  place_fetches(offload, fetches, count, window_bytes, first > 0 ? first : 0);
+  place_fetches(offload, fetches, count, window_bytes, first_fetch(offload, offload->transfers[fetches].use));
   place_evicts(offload, evicts, count, window_bytes, schedule->instance_count);
 }
 

@@ -258,16 +258,16 @@ static const char *mib(Document *document, int64_t bytes) {
 
 static bool moved(const json_t *record) {
   return is_cell(record) && vl_record_has_status(record, "ok") &&
-         vl_record_integer(record, "evicted_bytes") >= 0;
+         vl_record_integer(record, "evicted_bytes") > 0;
 }
 
 /* What recipes that offload moved, and what it cost. */
 static void add_offloads(Document *document, const ReportInput *input) {
   static const TableColumn columns[] = {{"workload", "", false},      {"recipe", "", false},
                                         {"batch", "samples", true},   {"numbers are", "", false},
-                                        {"needed", "GiB", true},      {"moved out", "GiB a step", true},
-                                        {"back", "GiB a step", true}, {"held there", "GiB", true},
-                                        {"waited", "s a step", true}, {"step, median", "s", true}};
+                                        {"needed", "GiB", true},      {"moved out a step", "GiB", true},
+                                        {"moved back", "GiB", true},  {"held there", "GiB", true},
+                                        {"waited a step", "s", true}, {"step, median", "s", true}};
   int32_t count = 0, row = 0;
   for (int32_t i = 0; i < input->records.count; i++)
     count += moved(input->records.records[i]);

@@ -176,7 +176,8 @@ static const struct {
                  {4, "accumulate=2 loss-chunks=5"},
                  {3, "accumulate=3"}, /* 3, 3, 2 */
                  {7, "accumulate=2"}, /* 7, 1 */
-                 {3, "accumulate=3 checkpoint=1 inplace=all loss-chunks=5"}};
+                 {3, "accumulate=3 checkpoint=1 inplace=all loss-chunks=5"},
+                 {3, "accumulate=3 offload=activations+optimizer"}};
 
 /* Micro-batches, and parts of the rows of a loss. In double: 1e-12 of a tensor's norm. In f32 both are away
  * from the truth by roundings of the same kernels, whose sums run in another order: the errors of the parts
