@@ -7,8 +7,9 @@
 #include <string.h>
 
 static const Selection selections[] = {
-    {"series", vl_select_series},   {"categories", vl_select_categories}, {"growth", vl_select_growth},
-    {"recipes", vl_select_recipes}, {"timeline", vl_select_timeline},
+    {"series", vl_select_series},     {"categories", vl_select_categories},
+    {"growth", vl_select_growth},     {"recipes", vl_select_recipes},
+    {"timeline", vl_select_timeline}, {"checkpoint", vl_select_checkpoint},
 };
 
 const Selection *vl_selection_find(const char *name) {
@@ -17,7 +18,7 @@ const Selection *vl_selection_find(const char *name) {
   return NULL;
 }
 
-const char *vl_selection_names(void) { return "series, categories, growth, recipes, timeline"; }
+const char *vl_selection_names(void) { return "series, categories, growth, recipes, timeline, checkpoint"; }
 
 bool vl_option_text(const char *options, const char *key, char *text, size_t size) {
   size_t length = strlen(key);

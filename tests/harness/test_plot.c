@@ -100,10 +100,11 @@ static void every_figure_of_a_growth_store(void **state) {
   SyntheticSet set = {.count = 0};
   synthetic_growth(&set);
   FigureSet figures = draw(&set, NULL, "png svg pdf");
-  assert_int_equal(figures.count, 7);
+  assert_int_equal(figures.count, 9);
   for (int32_t i = 0; i < figures.count; i++) {
     bool expected = strcmp(figures.figures[i].name, "timeline") != 0 &&
-                    strcmp(figures.figures[i].name, "step-memory") != 0;
+                    strcmp(figures.figures[i].name, "step-memory") != 0 &&
+                    strncmp(figures.figures[i].name, "checkpoint", 10) != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
     static const char *const endings[] = {"gp", "dat", "png", "svg", "pdf"};
     for (size_t e = 0; e < 5; e++)
@@ -225,6 +226,62 @@ static void many_long_recipes_stay_apart(void **state) {
   synthetic_clear(&set);
 }
 
+static void add_interval(SyntheticSet *set, const char *recipe, bool predicted, double activation_bytes,
+                         double samples_per_s) {
+  Synthetic cell = {.suite = "checkpoint",
+                    .recipe = recipe,
+                    .preserves = "bitwise",
+                    .predicted = predicted,
+                    .batch = 8,
+                    .activation_bytes = activation_bytes,
+                    .samples_per_s = samples_per_s};
+  json_t *record = synthetic_record(&cell);
+  json_object_set(record, "needed_low_bytes", json_object_get(record, "needed_bytes"));
+  json_object_set_new(record, "flops_per_step", json_integer(130));
+  json_object_set_new(record, "recompute_flops", json_integer(strcmp(recipe, "baseline") == 0 ? 0 : 30));
+  json_object_set_new(record, "checkpoint_blocks_optimum", json_real(0.8));
+  json_object_set_new(record, "checkpoint_ops_optimum", json_real(21.7));
+  synthetic_add(set, record);
+}
+
+/* Of two jobs the one with more intervals; its cost counted and measured; k* beside it. */
+static void intervals_of_checkpoints(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  add_interval(&set, "baseline", false, 100e6, 8);
+  add_interval(&set, "checkpoint=2", false, 60e6, 5);
+  add_interval(&set, "checkpoint=1", false, 50e6, 6);
+  add_interval(&set, "checkpoint=4", false, 70e6, 6.4);
+  for (int32_t k = 1; k < 4; k++) {
+    char recipe[32];
+    snprintf(recipe, sizeof(recipe), "checkpoint=ops:%d", k);
+    add_interval(&set, recipe, true, 50e6, 0);
+  }
+  FigureSet figures = draw(&set, "checkpoint", "png svg pdf");
+  assert_int_equal(figures.count, 1);
+  assert_true(figures.figures[0].drawn);
+  char *text = contents("checkpoint", "dat");
+  double k, needed, low, counted, measured;
+  const char *row = strchr(text, '\n');
+  for (row = strchr(text, '\n'); row[1] == '#'; row = strchr(row + 1, '\n')) {
+  }
+  assert_int_equal(sscanf(row, "%lf %lf %lf %lf %lf", &k, &needed, &low, &counted, &measured), 5);
+  assert_true(k == 1 && needed == low && fabs(counted - 30) < 1e-6 && fabs(measured - 100.0 / 3) < 1);
+  free(text);
+  text = contents("checkpoint", "gp");
+  assert_non_null(strstr(text, "optimum = 0.8\n"));
+  assert_non_null(strstr(text, "timed = 1\n"));
+  assert_null(strstr(text, "baseline_gib = NaN"));
+  free(text);
+  figures = draw(&set, "checkpoint-ops", "png svg pdf");
+  assert_true(figures.figures[0].drawn);
+  text = contents("checkpoint-ops", "gp");
+  assert_non_null(strstr(text, "optimum = 21.7\n"));
+  assert_non_null(strstr(text, "baseline_gib = NaN\n"));
+  free(text);
+  synthetic_clear(&set);
+}
+
 /* Other engines have bars and lines of their own, one for all repetitions, and are nobody's baseline. */
 static void peers_are_drawn_beside_ours(void **state) {
   (void)state;
@@ -233,8 +290,8 @@ static void peers_are_drawn_beside_ours(void **state) {
   FigureSet figures = draw(&set, NULL, "png svg pdf");
   for (int32_t i = 0; i < figures.count; i++) {
     const char *name = figures.figures[i].name;
-    bool expected =
-        strcmp(name, "categories") != 0 && strcmp(name, "growth") != 0 && strcmp(name, "timeline") != 0;
+    bool expected = strcmp(name, "categories") != 0 && strcmp(name, "growth") != 0 &&
+                    strcmp(name, "timeline") != 0 && strncmp(name, "checkpoint", 10) != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
   }
   char *text = contents("recipes", "dat");
@@ -382,6 +439,7 @@ int main(void) {
       cmocka_unit_test(degenerate_data_i8),
       cmocka_unit_test(names_are_text),
       cmocka_unit_test(many_long_recipes_stay_apart),
+      cmocka_unit_test(intervals_of_checkpoints),
       cmocka_unit_test(peers_are_drawn_beside_ours),
       cmocka_unit_test(data_do_not_depend_on_the_locale_i4),
       cmocka_unit_test(unknown_names_are_refused),
