@@ -221,6 +221,7 @@ static void describe_program(Cell *cell) {
   snprintf(result->preserves, sizeof result->preserves, "%s",
            vl_preserves_name(vl_recipe_preserves(&cell->recipe, program)));
   result->global_batch *= result->ranks;
+  vl_executable_account(cell->executable, -1, &result->account);
 }
 
 static Status open_device(Cell *cell) {
@@ -397,6 +398,9 @@ static void take_peaks(Cell *cell, bool steady) {
   if (allocated <= result->peak_allocated_bytes) return;
   result->peak_allocated_bytes = allocated;
   memcpy(result->peak_by_category, statistics.category_at_peak_bytes, sizeof result->peak_by_category);
+  memcpy(result->requested_by_category, statistics.requested_at_peak_bytes,
+         sizeof result->requested_by_category);
+  vl_executable_account(cell->executable, statistics.place_at_peak, &result->account);
   ScopeBytes scopes[VL_MAX_SCOPES];
   int64_t count = vl_tracker_scopes_at_peak(cell->tracker, scopes, VL_MAX_SCOPES);
   result->scope_count = (int32_t)(count < VL_MAX_SCOPES ? count : VL_MAX_SCOPES);

@@ -41,11 +41,12 @@ void vl_cell_result_init(CellResult *result) {
                         &result->fetched_bytes,
                         &result->peak_offload_bytes,
                         &result->saved_activation_bytes,
+                        &result->account.highest_bytes,
                         &result->events_per_step};
   for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
     *unknown[i] = -1;
   for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++)
-    result->peak_by_category[i] = -1;
+    result->peak_by_category[i] = result->requested_by_category[i] = result->account.by_category[i] = -1;
   result->build_s = result->tracker_share = result->held_out_loss = result->accuracy = NAN;
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
   result->offload_stall_s = NAN;

@@ -25,6 +25,30 @@ const Schedule *vl_executable_schedule(const Executable *executable);
 /* Compiles the kernels (the device's build); separate so that what it takes is seen apart. */
 Status vl_executable_build(Executable *executable) VL_CHECKED;
 
+/* One summand of a peak: `count` tensors of a kind. */
+typedef struct MemoryTerm {
+  MemoryCategory category;
+  char name[64]; /* "weights", "saved: softmax", "made again: linear" */
+  int64_t count;
+  int64_t bytes;          /* dense, in the device's layout */
+  int64_t rounding_bytes; /* what rounding each up to a block adds */
+} MemoryTerm;
+
+enum { VL_MAX_TERMS = 64 };
+
+/* What a step holds at a moment. */
+typedef struct MemoryAccount {
+  MemoryTerm terms[VL_MAX_TERMS];
+  int32_t term_count;
+  int64_t by_category[MEMORY_CATEGORY_COUNT]; /* sums of the terms, dense */
+  char op[64], scope[64];                     /* the node that runs then */
+  Segment segment;
+  int64_t highest_bytes; /* of all moments, each tensor rounded up to a block */
+} MemoryAccount;
+/* Reckons it from what is needed when, without schedule, heap or tracker: to hold their figures against.
+ * place: the position of the node, as the tracker has it; -1: where it reckons the peak to be. */
+void vl_executable_account(const Executable *executable, int64_t place, MemoryAccount *account);
+
 /* ---- State ------------------------------------------------------------------------------------------------ */
 
 /* An empty State on a device and heap (borrowed). */
@@ -176,7 +200,9 @@ typedef struct CellResult {
   int64_t peak_step_bytes; /* driver peak above the state just before the first step */
   int64_t base_bytes;      /* driver, when weights and input exist and nothing else of the step does */
   int64_t untracked_bytes; /* driver growth less reserved */
-  int64_t peak_by_category[MEMORY_CATEGORY_COUNT]; /* split at the allocated peak */
+  int64_t peak_by_category[MEMORY_CATEGORY_COUNT];      /* split at the allocated peak */
+  int64_t requested_by_category[MEMORY_CATEGORY_COUNT]; /* the same blocks as asked for */
+  MemoryAccount account;                                /* what that should be; no terms: not known */
   int64_t cached_free_bytes; /* peak reserved less peak allocated: what the categories leave of it */
   /* A recipe that offloads: bytes copied to the tier and back by a step, and the mean time a measured step's
    * launches waited for copies. */

@@ -225,6 +225,13 @@ static bool runs(const Walk *walk, const Instance *instance) {
   return instance->micro_batch >= walk->begin && instance->micro_batch < walk->end;
 }
 
+/* The position in the graph; of a repetition, of the node in backward that it is for. */
+static int64_t place_of(const Schedule *schedule, int32_t at) {
+  while (at < schedule->instance_count - 1 && schedule->instances[at].pass > 0)
+    at++;
+  return schedule->instances[at].node->position;
+}
+
 static Status walk_schedule(Walk *walk) {
   const Schedule *schedule = walk->schedule;
   bool accumulates = walk->run.executable->program.accumulate > 1;
@@ -235,6 +242,7 @@ static Status walk_schedule(Walk *walk) {
     const Instance *instance = &schedule->instances[at];
     if (!runs(walk, instance)) continue;
     if (accumulates && before) VL_TRY(between(walk, before, instance));
+    if (walk->run.tracker) vl_tracker_set_place(walk->run.tracker, place_of(schedule, at));
     VL_TRY(obtain_buffers(walk, instance));
     VL_TRY(execute(walk, instance));
     if (instance == last && walk->is_last) VL_TRY(finish(walk));

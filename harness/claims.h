@@ -107,6 +107,8 @@ typedef struct ClaimRule {
   Verdict verdict;
   const char *why;
 } ClaimRule;
+/* Rules that have files of their own (claims_pairs.c). */
+void vl_decide_level_pairs(const Claim *claim, const RecordSet *cells, Finding *finding);
 /* NULL when unknown. */
 const ClaimRule *vl_claim_rule_find(const char *name);
 /* Names of all rules, comma-separated, for messages. */

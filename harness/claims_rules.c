@@ -411,6 +411,8 @@ static const char *const cost_numbers[] = {"low", "high", NULL};
 static const char *const snippet_numbers[] = {"saving", NULL};
 static const char *const interval_numbers[] = {"low", "high", "tolerance", NULL};
 static const char *const workload_lists[] = {"highest", "cases", NULL};
+static const char *const pair_numbers[] = {"batch",        "baseline_gb", "optimized_gb",
+                                           "tolerance_gb", "saving",      NULL};
 
 static const ClaimRule rules[] = {
     {.name = "growth-shape",
@@ -450,6 +452,7 @@ static const ClaimRule rules[] = {
      .any_workload = true,
      .lists = workload_lists,
      .decide = vl_decide_checkpoint_workload},
+    {.name = "level-pairs", .any_workload = true, .numbers = pair_numbers, .decide = vl_decide_level_pairs},
     {.name = "awaiting-suite",
      .open_region = true,
      .verdict = VERDICT_UNDECIDED,
@@ -469,6 +472,6 @@ const ClaimRule *vl_claim_rule_find(const char *name) {
 const char *vl_claim_rule_names(void) {
   return "growth-shape, level-and-slope, category-slope-zero, category-share, oom-phases, "
          "oom-parameter-share, checkpoint-cost, checkpoint-snippet, checkpoint-interval, "
-         "checkpoint-workload, "
+         "checkpoint-workload, level-pairs, "
          "awaiting-suite, never-a-verdict";
 }

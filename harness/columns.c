@@ -214,6 +214,17 @@ static json_t *offload_capacity(const CellView *view, const Column *column, cons
   return view->cell->spec.offload_capacity_bytes > 0 ? field_value(view->cell, column) : NULL;
 }
 
+static json_t *analytic_peak(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  const MemoryAccount *account = &view->result->account;
+  *reason = "not reckoned";
+  if (account->term_count == 0) return NULL;
+  char text[192];
+  snprintf(text, sizeof text, "%s in %s (%s)", account->op, account->scope,
+           vl_segment_name(account->segment));
+  return vl_json_text(text);
+}
+
 static json_t *oom_field(const CellView *view, const Column *column, const char **reason) {
   *reason = "memory did not run out";
   return strcmp(view->result->status, "oom") == 0 ? field_value(view->result, column) : NULL;
@@ -393,6 +404,42 @@ static const Column table[] = {
      from_result, RESULT(peak_by_category[MEMORY_WORKSPACE])},
     {"peak_communication_bytes", "peak_by_category.communication", "bytes", COLUMN_INTEGER,
      "buffers of collectives", from_result, RESULT(peak_by_category[MEMORY_COMMUNICATION])},
+    {"peak_requested_parameter_bytes", "requested_by_category.parameter", "bytes", COLUMN_INTEGER,
+     "peak_parameter_bytes as asked for, before blocks are rounded up", from_result,
+     RESULT(requested_by_category[MEMORY_PARAMETER])},
+    {"peak_requested_gradient_bytes", "requested_by_category.gradient", "bytes", COLUMN_INTEGER,
+     "the same of gradient", from_result, RESULT(requested_by_category[MEMORY_GRADIENT])},
+    {"peak_requested_optimizer_bytes", "requested_by_category.optimizer", "bytes", COLUMN_INTEGER,
+     "the same of optimizer", from_result, RESULT(requested_by_category[MEMORY_OPTIMIZER])},
+    {"peak_requested_activation_bytes", "requested_by_category.activation", "bytes", COLUMN_INTEGER,
+     "the same of activation", from_result, RESULT(requested_by_category[MEMORY_ACTIVATION])},
+    {"peak_requested_input_bytes", "requested_by_category.input", "bytes", COLUMN_INTEGER,
+     "the same of input", from_result, RESULT(requested_by_category[MEMORY_INPUT])},
+    {"peak_requested_workspace_bytes", "requested_by_category.workspace", "bytes", COLUMN_INTEGER,
+     "the same of workspace", from_result, RESULT(requested_by_category[MEMORY_WORKSPACE])},
+    {"peak_requested_communication_bytes", "requested_by_category.communication", "bytes", COLUMN_INTEGER,
+     "the same of communication", from_result, RESULT(requested_by_category[MEMORY_COMMUNICATION])},
+    {"analytic_parameter_bytes", "analytic_by_category.parameter", "bytes", COLUMN_INTEGER,
+     "what that should be, reckoned from what is needed when", from_result,
+     RESULT(account.by_category[MEMORY_PARAMETER])},
+    {"analytic_gradient_bytes", "analytic_by_category.gradient", "bytes", COLUMN_INTEGER,
+     "the same of gradients of parameters", from_result, RESULT(account.by_category[MEMORY_GRADIENT])},
+    {"analytic_optimizer_bytes", "analytic_by_category.optimizer", "bytes", COLUMN_INTEGER,
+     "the same of optimizer state", from_result, RESULT(account.by_category[MEMORY_OPTIMIZER])},
+    {"analytic_activation_bytes", "analytic_by_category.activation", "bytes", COLUMN_INTEGER,
+     "the same of activations and their gradients", from_result,
+     RESULT(account.by_category[MEMORY_ACTIVATION])},
+    {"analytic_input_bytes", "analytic_by_category.input", "bytes", COLUMN_INTEGER, "the same of inputs",
+     from_result, RESULT(account.by_category[MEMORY_INPUT])},
+    {"analytic_workspace_bytes", "analytic_by_category.workspace", "bytes", COLUMN_INTEGER,
+     "the same of scratch of kernels", from_result, RESULT(account.by_category[MEMORY_WORKSPACE])},
+    {"analytic_communication_bytes", "analytic_by_category.communication", "bytes", COLUMN_INTEGER,
+     "the same of buffers of collectives", from_result, RESULT(account.by_category[MEMORY_COMMUNICATION])},
+    {"analytic_peak", "analytic_peak", "", COLUMN_TEXT, "node that runs at the allocated peak", analytic_peak,
+     0, 0},
+    {"analytic_highest_bytes", "analytic_highest_bytes", "bytes", COLUMN_INTEGER,
+     "allocated peak reckoned by itself, each tensor rounded up to a block", from_result,
+     RESULT(account.highest_bytes)},
     {"cached_free_bytes", "cached_free_bytes", "bytes", COLUMN_INTEGER,
      "reserved at the reserved peak, less what was allocated then", from_result, RESULT(cached_free_bytes)},
     {"saved_activation_bytes", "saved_activation_bytes", "bytes", COLUMN_INTEGER,

@@ -159,6 +159,18 @@ static json_t *scope_list(const CellResult *result) {
   return list;
 }
 
+static json_t *term_list(const CellResult *result) {
+  json_t *list = json_array();
+  for (int32_t i = 0; i < result->account.term_count; i++) {
+    const MemoryTerm *term = &result->account.terms[i];
+    json_array_append_new(
+        list, json_pack("{s:s, s:o, s:I, s:I, s:I}", "category", vl_memory_category_name(term->category),
+                        "term", vl_json_text(term->name), "count", (json_int_t)term->count, "bytes",
+                        (json_int_t)term->bytes, "rounding_bytes", (json_int_t)term->rounding_bytes));
+  }
+  return list;
+}
+
 json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
   char key[17], created[32];
   vl_cell_key(cell, key);
@@ -186,6 +198,7 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
   json_object_set_new(record, "losses", list_of(result->losses, result->loss_count, "losses", reasons));
   json_object_set_new(record, "step_peaks_bytes", step_peaks(result));
   json_object_set_new(record, "scopes", scope_list(result));
+  json_object_set_new(record, "analytic_terms", term_list(result));
   json_object_set_new(record, "null_reasons", reasons);
   return record;
 }

@@ -71,6 +71,8 @@ typedef struct ReportInput {
 } ReportInput;
 /* The table of other engines beside ours, when the workload's cells have any. */
 void vl_report_peers(Document *document, const RecordSet *cells, const Workload *workload);
+/* What each cell's memory should be beside what was counted; of one comparison the terms too. */
+void vl_report_account(Document *document, const RecordSet *records, const Comparison *comparison);
 Status vl_report_make(const ReportInput *input, Document **document) VL_CHECKED;
 
 /* color: ANSI emphasis; width: columns of the terminal. Only the first screen. */

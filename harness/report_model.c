@@ -500,6 +500,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   if (add_claims(document, input, PASSAGE_CLAIM) == 0) document->count--;
   add_offloads(document, input);
   add_failures(document, input);
+  vl_report_account(document, &input->records, first);
   if (count > 0) add_cells(document, input);
   add_errors(document, input);
   add_provenance(document, input);

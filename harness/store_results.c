@@ -135,6 +135,39 @@ static void write_scopes(H5Writer *writer, const Store *store) {
   free_list_rows(&rows);
 }
 
+static const json_t *term_at(const Store *store, const ListRows *rows, int64_t i) {
+  const json_t *list = json_object_get(vl_store_record(store, rows->cell[i]), "analytic_terms");
+  return json_array_get(list, (size_t)rows->position[i]);
+}
+
+static void write_terms(H5Writer *writer, const Store *store) {
+  static const H5ColumnText texts[] = {{"category", "", "of memory"}, {"term", "", "what the tensors are"}};
+  static const H5ColumnText numbers[] = {
+      {"count", "1", "tensors of this kind"},
+      {"bytes", "bytes", "of them, dense"},
+      {"rounding_bytes", "bytes", "what rounding each up to a block adds"}};
+  H5Table table;
+  ListRows rows = list_rows(store, "analytic_terms");
+  const char **words = vl_allocate((size_t)(rows.count + 1) * sizeof *words);
+  int64_t *values = vl_allocate((size_t)(rows.count + 1) * sizeof *values);
+  vl_h5_table_open(writer, writer->file, "analytic_terms", "row", rows.count, &table);
+  write_list_rows(writer, &table, &rows, "position");
+  for (size_t c = 0; c < sizeof texts / sizeof *texts; c++) {
+    for (int64_t i = 0; i < rows.count; i++)
+      words[i] = vl_record_text(term_at(store, &rows, i), texts[c].name);
+    vl_h5_texts(writer, &table, texts[c], words);
+  }
+  for (size_t c = 0; c < sizeof numbers / sizeof *numbers; c++) {
+    for (int64_t i = 0; i < rows.count; i++)
+      values[i] = vl_record_integer(term_at(store, &rows, i), numbers[c].name);
+    vl_h5_integers(writer, &table, numbers[c], values);
+  }
+  vl_h5_table_close(&table);
+  free(words);
+  free(values);
+  free_list_rows(&rows);
+}
+
 /* ---- Timelines --------------------------------------------------------------------------------------------------- */
 
 /* The whole numbers of an event, as columns. */
@@ -304,6 +337,7 @@ Status vl_results_write(const Store *store) {
   write_numbers(&writer, store, "step_peaks", "step_peaks_bytes",
                 (H5ColumnText){"peak_allocated_bytes", "bytes", "of every step, warm-up included"});
   write_scopes(&writer, store);
+  write_terms(&writer, store);
   Status status = write_timelines(&writer, store);
   Status finished = vl_h5_finish(&writer, store->results);
   return status.code == VL_OK ? finished : status;

@@ -9,12 +9,12 @@
 #define MIB (KIB * 1024)
 
 /* Names in c10/cuda/CUDACachingAllocator in the comments. */
-static const int64_t minimum_block_bytes = 512;        /* kMinBlockSize */
-static const int64_t small_request_bytes = MIB;        /* kSmallSize */
-static const int64_t small_segment_bytes = 2 * MIB;    /* kSmallBuffer */
-static const int64_t large_segment_bytes = 20 * MIB;   /* kLargeBuffer */
-static const int64_t own_segment_bytes = 10 * MIB;     /* kMinLargeAlloc */
-static const int64_t segment_rounding_bytes = 2 * MIB; /* kRoundLarge */
+static const int64_t minimum_block_bytes = VL_BLOCK_BYTES; /* kMinBlockSize */
+static const int64_t small_request_bytes = MIB;            /* kSmallSize */
+static const int64_t small_segment_bytes = 2 * MIB;        /* kSmallBuffer */
+static const int64_t large_segment_bytes = 20 * MIB;       /* kLargeBuffer */
+static const int64_t own_segment_bytes = 10 * MIB;         /* kMinLargeAlloc */
+static const int64_t segment_rounding_bytes = 2 * MIB;     /* kRoundLarge */
 
 typedef struct Segment Segment;
 

@@ -19,6 +19,9 @@ typedef enum MemoryCategory {
 } MemoryCategory;
 const char *vl_memory_category_name(MemoryCategory category);
 
+/* What `caching` rounds blocks up to. */
+enum { VL_BLOCK_BYTES = 512 };
+
 /* Where segments come from. Implemented by a device (see devices/device.h) and, in tests, by a fake.
  * Addresses of a plan device are numbers that are never dereferenced. */
 typedef struct Backing {
@@ -69,8 +72,10 @@ typedef struct MemoryStatistics {
   MemoryCounter requested;
   MemoryCounter allocated;
   MemoryCounter reserved;
-  MemoryCounter by_category[MEMORY_CATEGORY_COUNT];      /* each category's own peak */
-  int64_t category_at_peak_bytes[MEMORY_CATEGORY_COUNT]; /* the split at the allocated peak; sums to it */
+  MemoryCounter by_category[MEMORY_CATEGORY_COUNT];       /* each category's own peak */
+  int64_t category_at_peak_bytes[MEMORY_CATEGORY_COUNT];  /* the split at the allocated peak; sums to it */
+  int64_t requested_at_peak_bytes[MEMORY_CATEGORY_COUNT]; /* the same blocks as asked for */
+  int64_t place_at_peak;                                  /* vl_tracker_set_place */
   int64_t cached_free_at_peak_bytes; /* the reserved peak, less the most allocated while it stood there */
   int64_t obtains, releases, segment_reserves, segment_releases, retries, ooms;
 } MemoryStatistics;
@@ -85,6 +90,8 @@ void vl_tracker_statistics(const Tracker *tracker, MemoryStatistics *statistics)
 void vl_tracker_reset_peaks(Tracker *tracker);
 /* The timeline so far; valid until the next event. NULL and 0 without a timeline. */
 const MemoryEvent *vl_tracker_events(const Tracker *tracker, int64_t *count);
+/* Where the run is, a number of its own: 0 until set. The one at the allocated peak is in the statistics. */
+void vl_tracker_set_place(Tracker *tracker, int64_t place);
 /* Drops the events kept so far; counters stay. */
 void vl_tracker_clear_events(Tracker *tracker);
 void vl_tracker_keep_events(Tracker *tracker, bool keep);

@@ -11,6 +11,8 @@ enum { FIRST_EVENT_CAPACITY = 1024 };
 struct Tracker {
   MemoryStatistics statistics; /* cached_free_at_peak_bytes is filled in on reading */
   int64_t allocated_at_reserved_peak_bytes;
+  int64_t requested_bytes[MEMORY_CATEGORY_COUNT];
+  int64_t place;
   ScopeTable *scopes;
   bool keep;
   int64_t recorded_count; /* kept or not */
@@ -58,7 +60,9 @@ static void save_split_at_peak(Tracker *tracker) {
   MemoryStatistics *statistics = &tracker->statistics;
   for (int i = 0; i < MEMORY_CATEGORY_COUNT; i++) {
     statistics->category_at_peak_bytes[i] = statistics->by_category[i].current_bytes;
+    statistics->requested_at_peak_bytes[i] = tracker->requested_bytes[i];
   }
+  statistics->place_at_peak = tracker->place;
   vl_scope_table_mark_peak(tracker->scopes);
 }
 
@@ -91,8 +95,10 @@ void vl_tracker_record_block(Tracker *tracker, MemoryAction action, const Block 
   MemoryStatistics *statistics = &tracker->statistics;
   bool obtained = action == MEMORY_OBTAIN;
   int64_t change_bytes = obtained ? block->bytes : -block->bytes;
+  int64_t requested_change_bytes = obtained ? block->requested_bytes : -block->requested_bytes;
   int64_t peak_before_bytes = statistics->allocated.peak_bytes;
-  counter_change(&statistics->requested, obtained ? block->requested_bytes : -block->requested_bytes);
+  tracker->requested_bytes[block->category] += requested_change_bytes;
+  counter_change(&statistics->requested, requested_change_bytes);
   counter_change(&statistics->allocated, change_bytes);
   counter_change(&statistics->by_category[block->category], change_bytes);
   vl_scope_table_change(tracker->scopes, block->scope, block->category, change_bytes);
@@ -143,6 +149,8 @@ void vl_tracker_record_failure(Tracker *tracker, const AllocationRequest *reques
                                       .scope = request->scope,
                                       .stream = request->stream});
 }
+
+void vl_tracker_set_place(Tracker *tracker, int64_t place) { tracker->place = place; }
 
 void vl_tracker_count_retry(Tracker *tracker) { tracker->statistics.retries++; }
 

@@ -19,6 +19,23 @@ static void fill_bytes(CellResult *result, const Synthetic *cell) {
   int64_t allocated = 0;
   for (int i = 0; i < MEMORY_CATEGORY_COUNT; i++)
     allocated += category[i];
+  /* Asked for is a little less than allocated; the weights are as reckoned, activations 1 % above. */
+  MemoryAccount *account = &result->account;
+  snprintf(account->op, sizeof(account->op), "conv_backward_weights");
+  snprintf(account->scope, sizeof(account->scope), "layer4.2.conv3");
+  account->segment = SEGMENT_BACKWARD;
+  for (int i = 0; i < MEMORY_CATEGORY_COUNT; i++)
+    result->requested_by_category[i] = account->by_category[i] = category[i];
+  account->by_category[MEMORY_ACTIVATION] = activations / 101 * 100;
+  result->requested_by_category[MEMORY_PARAMETER] = account->by_category[MEMORY_PARAMETER] = weights_bytes;
+  account->highest_bytes = allocated;
+  account->terms[account->term_count++] = (MemoryTerm){.category = MEMORY_PARAMETER,
+                                                       .name = "weights",
+                                                       .count = 161,
+                                                       .bytes = weights_bytes,
+                                                       .rounding_bytes = 212480};
+  account->terms[account->term_count++] = (MemoryTerm){
+      .category = MEMORY_ACTIVATION, .name = "saved: conv", .count = 53, .bytes = activations / 101 * 100};
   result->cached_free_bytes = 30 * 1024 * 1024 + activations / 50;
   result->untracked_bytes = 12 * 1024 * 1024;
   result->peak_allocated_bytes = allocated;

@@ -311,7 +311,7 @@ static void parts_need_all_cases_to_support(void **state) {
   synthetic_add(&set, synthetic_record(&cell));
   decide(file, "memory-parts", &set, &verdict);
   assert_int_equal(verdict.verdict, VERDICT_UNDECIDED);
-  assert_non_null(strstr(verdict.numbers, "bert: not run"));
+  assert_non_null(strstr(verdict.numbers, "bert-base: not run"));
   cell.activation_bytes = 1e6;
   synthetic_add(&set, synthetic_record(&cell));
   decide(file, "memory-parts", &set, &verdict);
@@ -372,6 +372,77 @@ static void four_places_of_failure(void **state) {
   oom_pair(&set, (int64_t)110 << 20, "setup", "shortage");
   decide(file, "oom-parameters", &set, &verdict);
   assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+/* A planned BERT of 256 sequences a step (or of another number) on a V100, whose need is given. */
+static void bert_cell(SyntheticSet *set, const char *settings, const char *recipe, int64_t micro_batch,
+                      int64_t batch, double needed_bytes) {
+  Synthetic cell = {.suite = "bert-case",
+                    .recipe = recipe,
+                    .preserves = "tolerance",
+                    .predicted = true,
+                    .batch = micro_batch};
+  json_t *record = synthetic_record(&cell);
+  json_object_set_new(record, "case", json_string("bert-base"));
+  json_object_set_new(record, "settings", json_string(settings));
+  json_object_set_new(record, "hardware", json_string("NVIDIA V100 32 GB"));
+  json_object_set_new(record, "device_name", json_string("plan:V100-32GB"));
+  json_object_set_new(record, "profile", json_string("V100-32GB"));
+  json_object_set_new(record, "global_batch", json_integer((json_int_t)batch));
+  if (needed_bytes > 0)
+    json_object_set_new(record, "needed_bytes", json_integer((json_int_t)needed_bytes));
+  else
+    json_object_set_new(record, "status", json_string("oom"));
+  synthetic_add(set, record);
+}
+
+/* One configuration with both levels supports, several leave open which was meant, none refutes; without
+ * pairs of the article's batch nothing is decided. */
+static void two_levels_in_one_configuration(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  bert_cell(&set, "sequence=128", "baseline", 8, 8, 28e9);
+  bert_cell(&set, "sequence=128", "amp=fp16 checkpoint=1", 8, 8, 22e9);
+  decide(file, "bert-case", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_UNDECIDED);
+  assert_non_null(strstr(verdict.numbers, "at batch 8; the saving of 21 % by itself: 1 of 1 pairs"));
+
+  bert_cell(&set, "sequence=128", "accumulate=4", 64, 256, 40e9);
+  bert_cell(&set, "sequence=128", "accumulate=4 amp=fp16", 64, 256, 22e9);
+  decide(file, "bert-case", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_UNDECIDED); /* nothing with both */
+  bert_cell(&set, "sequence=128", "accumulate=4 amp=fp16 checkpoint=1", 64, 256, 12e9);
+  decide(file, "bert-case", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  assert_non_null(strstr(verdict.numbers, "of 1 pairs none has both levels; nearest bert-base sequence=128"));
+  assert_non_null(
+      strstr(verdict.numbers, "0 of 1 pairs within what the two levels span, all of them save 70 to 70 %"));
+
+  /* Read as GiB. Another micro-batch is another configuration, what did not fit is none. */
+  bert_cell(&set, "sequence=512", "accumulate=16", 16, 256, 28.9 * 0x1p30);
+  bert_cell(&set, "sequence=512", "accumulate=16 amp=fp16 checkpoint=2", 16, 256, 22.9 * 0x1p30);
+  bert_cell(&set, "sequence=512", "accumulate=16 amp=fp16", 16, 256, 22.0 * 0x1p30);
+  bert_cell(&set, "sequence=512", "accumulate=16 amp=fp16 checkpoint=1", 16, 256, 24.1 * 0x1p30);
+  bert_cell(&set, "sequence=512", "accumulate=8", 32, 256, -1);
+  bert_cell(&set, "sequence=512", "accumulate=8 amp=fp16 checkpoint=1", 32, 256, 22e9);
+  decide(file, "bert-case", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
+  assert_non_null(strstr(verdict.numbers, "bert-base sequence=512 micro-batch 16, accumulate=16 amp=fp16 "
+                                          "checkpoint=2: 28.9 to 22.9 GiB; 1 configuration with both levels "
+                                          "among 3 pairs; with mixed precision alone: 1"));
+
+  bert_cell(&set, "sequence=128", "accumulate=2 layer-norm=fused", 128, 256, 28e9);
+  bert_cell(&set, "sequence=128", "accumulate=2 amp=fp16 checkpoint=4", 128, 256, 22e9);
+  decide(file, "bert-case", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_SUPPORTED); /* another item: another configuration */
+  bert_cell(&set, "sequence=128", "accumulate=2 amp=fp16 layer-norm=fused checkpoint=4", 128, 256, 22e9);
+  decide(file, "bert-case", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_AMBIGUOUS);
+  assert_non_null(strstr(verdict.numbers, "2 configurations with both levels among 4 pairs"));
   synthetic_clear(&set);
   vl_claims_destroy(&file);
 }
@@ -445,6 +516,7 @@ int main(void) {
       cmocka_unit_test(growth_is_activations_and_gradients_stay),
       cmocka_unit_test(parts_need_all_cases_to_support),
       cmocka_unit_test(four_places_of_failure),
+      cmocka_unit_test(two_levels_in_one_configuration),
       cmocka_unit_test(elsewhere_does_not_decide),
       cmocka_unit_test(changed_region_is_said),
   };

@@ -1,0 +1,308 @@
+/* What a step holds at its peak, or at another moment, reckoned from what is needed when. A tensor counts
+ * from the node that makes it to the last that needs it, in the order of the graph; what recomputation makes
+ * again counts from the first node of backward that needs any of its segment. No schedule is walked, no block
+ * handed out and nothing counted while it runs, so that what a step really takes can be held against it. Two
+ * simplifications: while a segment is made again nothing but its result counts, and blocks are rounded up but
+ * leave no rests. Programs that offload are not reckoned: what is away depends on where copies stand in the
+ * schedule. */
+#include "engine/internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* An interval of positions; empty when first > last. */
+typedef struct Life {
+  int32_t first, last;
+} Life;
+
+static const Life never = {INT32_MAX, -1};
+
+typedef struct Account {
+  const Executable *executable;
+  const Graph *graph;
+  Life *kept;         /* by storage: what the forward pass or backward itself makes */
+  Life *again;        /* by storage: what recomputation makes */
+  int32_t *replay_at; /* by checkpoint segment: the node that first needs some of it, -1: none yet */
+  bool *replayed;     /* by node position: part of what is made again then */
+  MemoryAccount *result;
+} Account;
+
+static void reach(Life *life, int32_t at) {
+  if (at < life->first) life->first = at;
+  if (at > life->last) life->last = at;
+}
+
+/* The tensor whose bytes a view shows. */
+static const Tensor *shown(const Tensor *tensor) {
+  while (tensor->producer && engine_is_free_view(tensor->producer))
+    tensor = tensor->producer->inputs[0];
+  return tensor;
+}
+
+static bool is_dropped(const Tensor *tensor) {
+  const Node *producer = tensor->producer;
+  return producer && producer->segment == SEGMENT_FORWARD &&
+         (producer->checkpoint_segment > 0 || producer->recompute_on_use);
+}
+
+static void need(Account *account, const Tensor *tensor, int32_t at);
+
+/* What it takes to make a node's outputs again as part of its segment. */
+static void replay(Account *account, const Node *node) {
+  if (account->replayed[node->position]) return;
+  account->replayed[node->position] = true;
+  int32_t at = account->replay_at[node->checkpoint_segment];
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (!node->inputs[i]) continue;
+    const Tensor *input = shown(node->inputs[i]);
+    if (is_dropped(input) && input->producer->checkpoint_segment == node->checkpoint_segment)
+      replay(account, input->producer);
+    else
+      need(account, input, at);
+  }
+}
+
+/* A node at `at`, in backward or made again there, reads the tensor. */
+static void need(Account *account, const Tensor *tensor, int32_t at) {
+  tensor = shown(tensor);
+  const Storage *storage = tensor->storage;
+  if (!is_dropped(tensor)) {
+    reach(&account->kept[storage->id], at);
+    return;
+  }
+  const Node *producer = tensor->producer;
+  Life *life = &account->again[storage->id];
+  bool first = life->last < 0;
+  reach(life, at);
+  if (producer->checkpoint_segment > 0 && !producer->recompute_on_use) {
+    int32_t *replay_at = &account->replay_at[producer->checkpoint_segment];
+    if (*replay_at < 0) *replay_at = at;
+    reach(life, *replay_at);
+    replay(account, producer);
+    return;
+  }
+  for (int32_t i = 0; first && i < producer->input_count; i++)
+    if (producer->inputs[i]) need(account, producer->inputs[i], at);
+}
+
+static void visit(Account *account, const Node *node) {
+  for (int32_t i = 0; i < node->input_count; i++) {
+    if (!node->inputs[i]) continue;
+    if (node->segment == SEGMENT_FORWARD)
+      reach(&account->kept[node->inputs[i]->storage->id], node->position);
+    else
+      need(account, node->inputs[i], node->position);
+  }
+  for (int32_t i = 0; i < node->output_count; i++)
+    if (node->outputs[i]) reach(&account->kept[node->outputs[i]->storage->id], node->position);
+}
+
+/* What the step's end or the next micro-batch still needs. */
+static void prolong(Account *account) {
+  const Program *program = &account->executable->program;
+  int32_t end = account->graph->node_count - 1;
+  if (program->loss) reach(&account->kept[program->loss->storage->id], end);
+  if (!program->training && program->logits) reach(&account->kept[program->logits->storage->id], end);
+  for (int32_t i = 0; i < program->gradient_count; i++) {
+    Life *life = &account->kept[program->gradients[i].gradient->storage->id];
+    if (!program->release_gradients) reach(life, end);
+    if (program->accumulate > 1) reach(life, 0); /* the sum so far */
+  }
+}
+
+static bool is_given(const Storage *storage) {
+  return vl_role_is_persistent(storage->role) || storage->role == ROLE_INPUT;
+}
+
+static int64_t rounded(int64_t bytes) {
+  return (bytes + VL_BLOCK_BYTES - 1) / VL_BLOCK_BYTES * VL_BLOCK_BYTES;
+}
+
+static int64_t workspace_at(const Account *account, const Node *node) {
+  const Executable *executable = account->executable;
+  Kernel *kernel = executable->kernels[node->id];
+  return kernel ? executable->device->interface->workspace_bytes(kernel) : 0;
+}
+
+static void add_life(int64_t *change, const Life *life, int64_t bytes) {
+  if (life->first > life->last) return;
+  change[life->first] += bytes;
+  change[life->last + 1] -= bytes;
+}
+
+/* With accumulation the part of the micro-batch at hand exists beside the sum. */
+static Life part_of(const Account *account, const Storage *storage) {
+  const Program *program = &account->executable->program;
+  Life part = never;
+  if (program->accumulate == 1 || storage->role != ROLE_GRADIENT) return part;
+  for (int32_t i = 0; i < account->graph->node_count; i++) {
+    const Node *node = account->graph->nodes[i];
+    bool makes = false;
+    for (int32_t k = 0; k < node->output_count; k++)
+      makes = makes || (node->outputs[k] && node->outputs[k]->storage == storage);
+    if (makes) reach(&part, node->position);
+  }
+  return part;
+}
+
+static int32_t find_peak(const Account *account, const Life *parts) {
+  const Graph *graph = account->graph;
+  int64_t given = 0;
+  int64_t *change = vl_allocate(((size_t)graph->node_count + 1) * sizeof *change);
+  for (int32_t i = 0; i < graph->storage_count; i++) {
+    int64_t bytes = rounded(account->executable->storage_bytes[i]);
+    if (is_given(graph->storages[i])) {
+      given += bytes;
+      continue;
+    }
+    add_life(change, &account->kept[i], bytes);
+    add_life(change, &account->again[i], bytes);
+    add_life(change, &parts[i], bytes);
+  }
+  int64_t live = 0, most = -1;
+  int32_t peak = 0;
+  for (int32_t at = 0; at < graph->node_count; at++) {
+    live += change[at];
+    int64_t with_workspace = live + rounded(workspace_at(account, graph->nodes[at]));
+    if (with_workspace <= most) continue;
+    most = with_workspace;
+    peak = at;
+  }
+  free(change);
+  account->result->highest_bytes = given + most;
+  return peak;
+}
+
+/* ---- Terms ------------------------------------------------------------------------------------------------------ */
+
+static MemoryTerm *find_term(MemoryAccount *result, MemoryCategory category, const char *name) {
+  for (int32_t i = 0; i < result->term_count; i++)
+    if (result->terms[i].category == category && strcmp(result->terms[i].name, name) == 0)
+      return &result->terms[i];
+  return NULL;
+}
+
+static void add_term(MemoryAccount *result, MemoryCategory category, const char *name, int64_t bytes) {
+  if (bytes <= 0) return;
+  MemoryTerm *term = find_term(result, category, name);
+  if (!term && result->term_count >= VL_MAX_TERMS - MEMORY_CATEGORY_COUNT) {
+    name = "others";
+    term = find_term(result, category, name);
+  }
+  if (!term) {
+    term = &result->terms[result->term_count++];
+    *term = (MemoryTerm){.category = category};
+    snprintf(term->name, sizeof term->name, "%s", name);
+  }
+  term->count++;
+  term->bytes += bytes;
+  term->rounding_bytes += rounded(bytes) - bytes;
+  result->by_category[category] += bytes;
+}
+
+/* "exp_avg" of "layers.0.qkv.weight.exp_avg". */
+static const char *last_part(const char *name) {
+  const char *dot = strrchr(name, '.');
+  return dot ? dot + 1 : name;
+}
+
+static void add_given(Account *account) {
+  const Graph *graph = account->graph;
+  char name[VL_NAME_BYTES];
+  for (int32_t i = 0; i < graph->storage_count; i++) {
+    const Storage *storage = graph->storages[i];
+    if (!is_given(storage)) continue;
+    bool weight = storage->role == ROLE_PARAMETER, input = storage->role == ROLE_INPUT;
+    snprintf(name, sizeof name, "%s", weight ? "weights" : input ? storage->name : last_part(storage->name));
+    add_term(account->result, engine_category_of(storage->role), name, account->executable->storage_bytes[i]);
+  }
+}
+
+/* What made a storage first, as a reader of the model would call it. */
+static void write_maker(const Storage *storage, char name[VL_NAME_BYTES], const char *prefix) {
+  const Node *node = storage->root->producer;
+  const char *op = node ? node->op->name : "unknown";
+  bool of_weight = node && node->input_count > 0 && node->inputs[0] &&
+                   shown(node->inputs[0])->storage->role == ROLE_PARAMETER;
+  snprintf(name, VL_NAME_BYTES, "%s %s%s", prefix, op, of_weight ? " of weights" : "");
+}
+
+static void add_live(Account *account, int32_t i, const Life *part, int32_t at) {
+  const Storage *storage = account->graph->storages[i];
+  const Life *kept = &account->kept[i], *again = &account->again[i];
+  MemoryCategory category = engine_category_of(storage->role);
+  int64_t bytes = account->executable->storage_bytes[i];
+  bool forward = storage->root->producer && storage->root->producer->segment == SEGMENT_FORWARD;
+  bool accumulates = account->executable->program.accumulate > 1;
+  char name[VL_NAME_BYTES];
+  if (kept->first <= at && at <= kept->last) {
+    if (storage->role == ROLE_GRADIENT) {
+      add_term(account->result, category,
+               accumulates ? "sums over micro-batches" : "complete or in the making", bytes);
+    } else {
+      write_maker(storage, name, forward ? "saved:" : "passing:");
+      add_term(account->result, category, name, bytes);
+    }
+  }
+  if (again->first <= at && at <= again->last) {
+    write_maker(storage, name, "made again:");
+    add_term(account->result, category, name, bytes);
+  }
+  if (part->first <= at && at <= part->last)
+    add_term(account->result, category, "of this micro-batch", bytes);
+}
+
+static void describe_moment(Account *account, const Life *parts, int32_t at) {
+  const Node *node = account->graph->nodes[at];
+  MemoryAccount *result = account->result;
+  char name[VL_NAME_BYTES];
+  result->segment = node->segment;
+  snprintf(result->op, sizeof result->op, "%s", node->op->name);
+  snprintf(result->scope, sizeof result->scope, "%s", node->scope);
+  add_given(account);
+  for (int32_t i = 0; i < account->graph->storage_count; i++)
+    if (!is_given(account->graph->storages[i])) add_live(account, i, &parts[i], at);
+  snprintf(name, sizeof name, "%.*s", VL_NAME_BYTES - 1, node->op->name);
+  add_term(result, MEMORY_WORKSPACE, name, workspace_at(account, node));
+}
+
+static Life *no_lives(int32_t count) {
+  Life *lives = vl_allocate(((size_t)count + 1) * sizeof *lives);
+  for (int32_t i = 0; i <= count; i++)
+    lives[i] = never;
+  return lives;
+}
+
+void vl_executable_account(const Executable *executable, int64_t place, MemoryAccount *result) {
+  const Graph *graph = executable->program.graph;
+  int32_t segments = 0;
+  *result = (MemoryAccount){0};
+  if (graph->node_count == 0 || executable->schedule->transfers > 0) {
+    for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
+      result->by_category[c] = -1;
+    result->highest_bytes = -1;
+    return;
+  }
+  for (int32_t i = 0; i < graph->node_count; i++)
+    if (graph->nodes[i]->checkpoint_segment > segments) segments = graph->nodes[i]->checkpoint_segment;
+  Account account = {.executable = executable,
+                     .graph = graph,
+                     .kept = no_lives(graph->storage_count),
+                     .again = no_lives(graph->storage_count),
+                     .replay_at = vl_allocate(((size_t)segments + 1) * sizeof(int32_t)),
+                     .replayed = vl_allocate((size_t)graph->node_count),
+                     .result = result};
+  memset(account.replay_at, -1, ((size_t)segments + 1) * sizeof(int32_t));
+  for (int32_t i = 0; i < graph->node_count; i++)
+    if (!engine_is_free_view(graph->nodes[i])) visit(&account, graph->nodes[i]);
+  Life *parts = no_lives(graph->storage_count);
+  for (int32_t i = 0; i < graph->storage_count; i++)
+    parts[i] = part_of(&account, graph->storages[i]);
+  prolong(&account);
+  int32_t peak = find_peak(&account, parts);
+  describe_moment(&account, parts, place >= 0 && place < graph->node_count ? (int32_t)place : peak);
+  free(account.kept);
+  free(account.again);
+  free(account.replay_at);
+  free(account.replayed);
+  free(parts);
+}
