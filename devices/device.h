@@ -10,6 +10,12 @@
 typedef struct Device Device;
 typedef struct Kernel Kernel; /* owned by the device that prepared it */
 
+/* What rounding results to a low-precision type did, counted by kernels that can tell. */
+typedef struct Rounding {
+  int64_t values;  /* that were rounded */
+  int64_t flushed; /* of them: zero now, and not before */
+} Rounding;
+
 /* What changes from launch to launch. */
 typedef struct LaunchContext {
   uint64_t seed;
@@ -18,6 +24,7 @@ typedef struct LaunchContext {
   int64_t
       counted_rows; /* what a mean over rows divides by when they are part of a step's; 0: its own count */
   double learning_rate; /* overrides the update nodes' own when positive */
+  Rounding *rounding;   /* to be added to; NULL: not counted */
 } LaunchContext;
 
 /* Names of everything that decides a kernel's numbers and speed. */
@@ -54,6 +61,9 @@ typedef struct DeviceInterface {
   int64_t (*workspace_bytes)(const Kernel *kernel);
   /* The implementation the library picked. */
   const char *(*implementation)(const Kernel *kernel);
+  /* Optional (NULL: none is): whether a kernel stands in for one the hardware does not have. Its workspace is
+   * then conversion buffers, which the real one would not need. */
+  bool (*is_emulated)(const Kernel *kernel);
   void (*kernel_destroy)(Device *device, Kernel **kernel);
   /* -- execute ------------------------------------------------------------------------------------------ */
   /* Compiles the kernel for launching. */

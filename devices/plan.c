@@ -13,8 +13,8 @@ typedef struct PlanDevice {
   int64_t reserved_bytes;
   uintptr_t next_address;
   Backing backing, offload_backing;
-  /* Its own table: workspace_bytes and implementation read kernels of the inner device and are given no
-   * device to ask, so they are the inner one's functions. */
+  /* Its own table: workspace_bytes, implementation and is_emulated read kernels of the inner device and are
+   * given no device to ask, so they are the inner one's functions. */
   DeviceInterface interface;
 } PlanDevice;
 
@@ -192,6 +192,7 @@ Status vl_plan_device_create(Device *wrapped, const char *name, int64_t capacity
       .prepare = prepare,
       .workspace_bytes = wrapped->interface->workspace_bytes,
       .implementation = wrapped->interface->implementation,
+      .is_emulated = wrapped->interface->is_emulated,
       .kernel_destroy = kernel_destroy,
       .build = build,
       .backing = backing,

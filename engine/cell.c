@@ -29,6 +29,8 @@ typedef struct Cell {
   Heap *heap;
   Tracker *offload_tracker; /* of the offload tier, where the recipe uses one */
   Heap *offload_heap;
+  Tracker *emulation_tracker; /* with its heap only where kernels are emulated */
+  Heap *emulation;
   State *state;
   Executable *executable;
   Inputs *inputs;
@@ -243,6 +245,13 @@ static Status open_heap(Cell *cell) {
   HeapOptions options = {.policy = vl_executable_program(cell->executable)->allocation_policy,
                          .capacity_bytes = cell->spec->unlimited ? 0 : cell->spec->capacity_bytes};
   cell->tracker = vl_tracker_create(false);
+  cell->result->emulated = vl_executable_is_emulated(cell->executable);
+  if (cell->result->emulated) {
+    HeapOptions unlimited = {.policy = options.policy};
+    cell->emulation_tracker = vl_tracker_create(false);
+    VL_TRY(vl_heap_create(cell->device->interface->backing(cell->device), &unlimited, cell->emulation_tracker,
+                          &cell->emulation));
+  }
   return vl_heap_create(cell->device->interface->backing(cell->device), &options, cell->tracker, &cell->heap);
 }
 
@@ -495,6 +504,7 @@ static Status run_steps(Cell *cell) {
                     .state = cell->state,
                     .heap = cell->heap,
                     .offload_heap = cell->offload_heap,
+                    .emulation = cell->emulation,
                     .tracker = cell->tracker,
                     .device = cell->device,
                     .seed = spec->seed,
@@ -527,14 +537,23 @@ static Status run_steps(Cell *cell) {
   return vl_ok();
 }
 
+/* Conversion buffers are in no other figure; what the driver says has them. Returns what they reserved. */
+static int64_t take_emulation(Cell *cell) {
+  MemoryStatistics statistics = {0};
+  if (cell->emulation) vl_tracker_statistics(cell->emulation_tracker, &statistics);
+  cell->result->emulation_bytes = statistics.allocated.peak_bytes;
+  return statistics.reserved.peak_bytes;
+}
+
 /* Driver figures and what follows from them. */
 static void take_driver(Cell *cell) {
   CellResult *result = cell->result;
+  int64_t emulation = take_emulation(cell);
   int64_t peak = cell->device->interface->driver_peak_bytes(cell->device, false);
   if (peak >= 0) {
     result->peak_driver_bytes = peak - cell->driver_start_bytes;
     result->peak_step_bytes = peak - result->base_bytes;
-    int64_t beyond = result->peak_driver_bytes - result->peak_reserved_bytes;
+    int64_t beyond = result->peak_driver_bytes - result->peak_reserved_bytes - emulation;
     result->untracked_bytes = beyond > 0 ? beyond : 0;
   }
   if (result->device.context_bytes > 0) result->untracked_bytes = result->device.context_bytes;
@@ -605,9 +624,21 @@ static void tear_down(Cell *cell) {
   vl_heap_destroy(&cell->offload_heap);
   vl_tracker_destroy(&cell->tracker);
   vl_tracker_destroy(&cell->offload_tracker);
+  vl_heap_destroy(&cell->emulation);
+  vl_tracker_destroy(&cell->emulation_tracker);
   vl_device_close(&cell->device);
   engine_feed_close(&cell->feed);
   free(cell->marks);
+}
+
+static Status take_scaler(Cell *cell) {
+  Scaler scaler;
+  CellResult *result = cell->result;
+  if (cell->spec->inference || result->device.predicts) return vl_ok();
+  VL_TRY(vl_run_scaler(&cell->run, &scaler));
+  result->loss_scale = scaler.scale;
+  result->skipped_steps = scaler.skipped;
+  return vl_ok();
 }
 
 static Status run_cell(Cell *cell) {
@@ -615,6 +646,7 @@ static Status run_cell(Cell *cell) {
   VL_TRY(run_steps(cell));
   take_driver(cell);
   measure_tracker(cell);
+  VL_TRY(take_scaler(cell));
   if (cell->spec->data[0]) VL_TRY(evaluate(cell));
   if (cell->spec->save_state[0]) {
     VL_TRY(vl_state_save(cell->state, cell->spec->save_state,

@@ -34,6 +34,7 @@ void vl_cell_result_init(CellResult *result) {
                         &result->peak_step_bytes,
                         &result->base_bytes,
                         &result->untracked_bytes,
+                        &result->emulation_bytes,
                         &result->cached_free_bytes,
                         &result->oom_request_bytes,
                         &result->oom_largest_free_bytes,
@@ -42,12 +43,14 @@ void vl_cell_result_init(CellResult *result) {
                         &result->peak_offload_bytes,
                         &result->saved_activation_bytes,
                         &result->account.highest_bytes,
+                        &result->skipped_steps,
                         &result->events_per_step};
   for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
     *unknown[i] = -1;
   for (int32_t i = 0; i < MEMORY_CATEGORY_COUNT; i++)
     result->peak_by_category[i] = result->requested_by_category[i] = result->account.by_category[i] = -1;
-  result->build_s = result->tracker_share = result->held_out_loss = result->accuracy = NAN;
+  result->build_s = result->tracker_share = result->held_out_loss = result->loss_scale = result->accuracy =
+      NAN;
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
   result->offload_stall_s = NAN;
   result->accumulate = result->ranks = 1;

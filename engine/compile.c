@@ -73,5 +73,15 @@ void vl_executable_destroy(Executable **executable) {
   *executable = NULL;
 }
 
+bool vl_executable_is_emulated(const Executable *executable) {
+  const Graph *graph = executable->program.graph;
+  const DeviceInterface *interface = executable->device->interface;
+  for (int32_t i = 0; interface->is_emulated && i < graph->node_count; i++) {
+    const Kernel *kernel = executable->kernels[graph->nodes[i]->id];
+    if (kernel && interface->is_emulated(kernel)) return true;
+  }
+  return false;
+}
+
 const Program *vl_executable_program(const Executable *executable) { return &executable->program; }
 const Schedule *vl_executable_schedule(const Executable *executable) { return executable->schedule; }

@@ -22,6 +22,9 @@ Status vl_executable_create(Program *program, Device *device, const State *state
 void vl_executable_destroy(Executable **executable);
 const Program *vl_executable_program(const Executable *executable);
 const Schedule *vl_executable_schedule(const Executable *executable);
+/* Whether the device runs some node by kernels that stand in for others (fp16 on a cpu): numbers are what
+ * they should be, speed is not, and conversion buffers are no part of what is needed. */
+bool vl_executable_is_emulated(const Executable *executable);
 /* Compiles the kernels (the device's build); separate so that what it takes is seen apart. */
 Status vl_executable_build(Executable *executable) VL_CHECKED;
 
@@ -74,16 +77,30 @@ Status vl_state_load(State *state, const char *path, int64_t *step, uint64_t *se
 
 typedef struct Inputs Inputs; /* input blocks of a program: allocated once, filled for each micro-batch */
 
+/* What a scaler has done so far (State's "loss_scale" and "loss_scale.counters"). */
+typedef struct Scaler {
+  double scale;
+  int64_t clean;   /* steps in a row that were not skipped, since the scale last changed */
+  int64_t skipped; /* steps that were skipped */
+  int64_t steps;   /* steps that were not */
+} Scaler;
+
 typedef struct Run {
   Executable *executable;
   State *state;
   Heap *heap;
   Heap *offload_heap; /* of the offload tier; NULL: the schedule moves nothing */
+  Heap
+      *emulation; /* for conversion buffers of emulated kernels, which no peak shall have in it; NULL: heap */
   Tracker *tracker;
   Device *device;
   uint64_t seed;
   uint64_t step;
   double learning_rate; /* <= 0: the program's own */
+  /* A schedule: the rate of the step that follows `steps` successful ones, which skipped steps do not
+   * advance; becomes learning_rate. NULL: none. */
+  double (*schedule)(void *context, int64_t steps);
+  void *schedule_context;
   const char
       *failed_segment; /* where vl_run_step ran out of memory; what it asked for: vl_heap_last_failure */
   /* Called after each instance when set: a view of what was just written (tests, monitors). */
@@ -111,6 +128,10 @@ Status vl_inputs_write(Inputs *inputs, const char *name, const void *host, int64
 /* How many labels of the named input are not VL_IGNORED_LABEL in all micro-batches of the next step: what a
  * mean over them divides by, needed before the first backward. When not called: all of them. */
 Status vl_inputs_set_counted(Inputs *inputs, const char *name, int64_t counted) VL_CHECKED;
+
+/* Reads the scaler; without loss scaling scale 1, nothing skipped, and run->step steps. Waits for the device.
+ */
+Status vl_run_scaler(const Run *run, Scaler *scaler) VL_CHECKED;
 
 typedef struct StepResult {
   double loss;                          /* NaN where nothing computes (plan) */
@@ -200,6 +221,8 @@ typedef struct CellResult {
   int64_t peak_step_bytes; /* driver peak above the state just before the first step */
   int64_t base_bytes;      /* driver, when weights and input exist and nothing else of the step does */
   int64_t untracked_bytes; /* driver growth less reserved */
+  bool emulated;           /* some kernel stands in for one that is not there: no speed is told */
+  int64_t emulation_bytes; /* category workspace:emulation: conversion buffers, peak; in none of the others */
   int64_t peak_by_category[MEMORY_CATEGORY_COUNT];      /* split at the allocated peak */
   int64_t requested_by_category[MEMORY_CATEGORY_COUNT]; /* the same blocks as asked for */
   MemoryAccount account;                                /* what that should be; no terms: not known */
@@ -214,6 +237,8 @@ typedef struct CellResult {
   double tracker_share; /* events per step x measured cost per event / step time; NaN unmeasured */
   double held_out_loss; /* mean over the held-out labels, with data only: of classes or masked tokens */
   double accuracy;      /* share of them predicted right */
+  double loss_scale;    /* after the last step; 1 without loss scaling */
+  int64_t skipped_steps;
   int32_t scope_count;
   struct {
     char scope[VL_NAME_BYTES];

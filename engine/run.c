@@ -51,9 +51,9 @@ static Heap *heap_of(const Walk *walk, Tier tier) {
   return tier == TIER_OFFLOAD ? walk->run.offload_heap : walk->run.heap;
 }
 
-static Status obtain(Walk *walk, Tier tier, const AllocationRequest *request, const Instance *instance,
+static Status obtain(Walk *walk, Heap *heap, const AllocationRequest *request, const Instance *instance,
                      Block **block) {
-  Status status = vl_heap_obtain(heap_of(walk, tier), request, block);
+  Status status = vl_heap_obtain(heap, request, block);
   if (status.code == VL_OUT_OF_MEMORY) walk->run.failed_segment = vl_segment_name(instance->node->segment);
   return status;
 }
@@ -71,7 +71,7 @@ static Status obtain_buffers(Walk *walk, const Instance *instance) {
                                  .name = storage->name,
                                  .scope = storage->scope,
                                  .stream = STREAM_COMPUTE};
-    VL_TRY(obtain(walk, buffer->tier, &request, instance, &walk->blocks[id]));
+    VL_TRY(obtain(walk, heap_of(walk, buffer->tier), &request, instance, &walk->blocks[id]));
     walk->addresses[id] = walk->blocks[id]->address;
   }
   return vl_ok();
@@ -87,6 +87,21 @@ static int64_t counted_rows(const Walk *walk, const Node *node) {
 
 static int64_t first_sample_of(const Walk *walk, int32_t micro_batch) {
   return walk->first_sample + (micro_batch - walk->begin) * walk->samples;
+}
+
+/* Conversion buffers of emulated kernels are kept apart where there is a heap for them. */
+static Status obtain_workspace(Walk *walk, const Instance *instance, const Kernel *kernel, Heap **heap,
+                               Block **workspace) {
+  const Run *run = &walk->run;
+  const DeviceInterface *interface = run->device->interface;
+  bool emulated = interface->is_emulated && interface->is_emulated(kernel);
+  AllocationRequest request = {.bytes = interface->workspace_bytes(kernel),
+                               .category = MEMORY_WORKSPACE,
+                               .name = emulated ? "workspace:emulation" : instance->node->op->name,
+                               .scope = instance->node->scope,
+                               .stream = instance->stream};
+  *heap = emulated && run->emulation ? run->emulation : run->heap;
+  return request.bytes > 0 ? obtain(walk, *heap, &request, instance, workspace) : vl_ok();
 }
 
 static Status launch(Walk *walk, const Instance *instance) {
@@ -106,16 +121,9 @@ static Status launch(Walk *walk, const Instance *instance) {
   for (int32_t i = 0; i < node->output_count; i++) {
     if (instance->outputs[i] >= 0) outputs[i] = walk->addresses[instance->outputs[i]];
   }
-  int64_t workspace_bytes = run->device->interface->workspace_bytes(kernel);
+  Heap *heap;
   Block *workspace = NULL;
-  if (workspace_bytes > 0) {
-    AllocationRequest request = {.bytes = workspace_bytes,
-                                 .category = MEMORY_WORKSPACE,
-                                 .name = node->op->name,
-                                 .scope = node->scope,
-                                 .stream = instance->stream};
-    VL_TRY(obtain(walk, TIER_DEVICE, &request, instance, &workspace));
-  }
+  VL_TRY(obtain_workspace(walk, instance, kernel, &heap, &workspace));
   LaunchContext context = {.seed = run->seed,
                            .step = run->step,
                            .first_sample = first_sample_of(walk, instance->micro_batch),
@@ -123,7 +131,7 @@ static Status launch(Walk *walk, const Instance *instance) {
                            .learning_rate = run->learning_rate};
   Status status = run->device->interface->launch(run->device, kernel, inputs, outputs,
                                                  workspace ? workspace->address : 0, &context);
-  vl_heap_release(run->heap, &workspace);
+  vl_heap_release(heap, &workspace);
   if (status.code == VL_OK && run->observe) {
     run->observe(run->observe_context, run, instance, outputs);
   }
@@ -348,6 +356,28 @@ static Status divide_step(const Run *run, int32_t *whole, int64_t *rest) {
                   (long long)run->samples, (long long)samples, (long long)*rest);
 }
 
+Status vl_run_scaler(const Run *run, Scaler *scaler) {
+  float scale = 1.0F;
+  int64_t counters[SCALER_COUNTERS] = {0};
+  *scaler = (Scaler){.scale = 1.0, .steps = (int64_t)run->step};
+  DeviceDescription description;
+  run->device->interface->describe(run->device, &description);
+  if (!run->executable->program.loss_scale || description.predicts) return vl_ok();
+  VL_TRY(run->device->interface->synchronize(run->device));
+  VL_TRY(vl_state_read(run->state, "loss_scale", &scale, sizeof scale));
+  VL_TRY(vl_state_read(run->state, "loss_scale.counters", counters, sizeof counters));
+  *scaler = (Scaler){(double)scale, counters[SCALER_CLEAN], counters[SCALER_SKIPPED], counters[SCALER_STEPS]};
+  return vl_ok();
+}
+
+static Status follow_schedule(Run *run) {
+  Scaler scaler;
+  if (!run->schedule) return vl_ok();
+  VL_TRY(vl_run_scaler(run, &scaler));
+  run->learning_rate = run->schedule(run->schedule_context, scaler.steps);
+  return vl_ok();
+}
+
 Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) {
   const Program *program = &run->executable->program;
   int32_t whole;
@@ -366,6 +396,7 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
                     "accumulate=%d: nothing fills the inputs of the micro-batches after the first",
                     program->accumulate);
   }
+  VL_TRY(follow_schedule(run));
   Step step = {.result = result, .logits = logits};
   Walk walk;
   walk_open(run, run->executable, inputs, &step, &walk);

@@ -78,14 +78,29 @@ static bool any_output_gradient(const Gradients *gradients, const Node *node) {
   return false;
 }
 
-static Status walk_back(Gradients *gradients, Tensor *loss) {
+/* The gradient of the loss: 1, or State's loss scale. */
+static Status make_seed(Program *program, Tensor **seed) {
+  Graph *graph = program->graph;
+  OpParams one = {.alpha = 1.0, .dtype = program->loss->dtype};
+  graph->scope = "loss";
+  if (program->scaling.initial == 0.0) return vl_apply(graph, "fill", &one, NULL, 0, seed);
+  if (program->loss->dtype != DTYPE_F32) {
+    return vl_error(VL_UNSUPPORTED, "loss scaling: the loss of %s is %s, not f32", graph->name,
+                    vl_dtype_name(program->loss->dtype));
+  }
+  graph->scope = "loss_scale";
+  Init init = {.kind = INIT_CONSTANT, .value = program->scaling.initial};
+  *seed = vl_graph_parameter(graph, "loss_scale", ROLE_OPTIMIZER, DTYPE_F32, 0, NULL, init);
+  program->loss_scale = *seed;
+  return vl_ok();
+}
+
+static Status walk_back(Gradients *gradients, Program *program) {
   Graph *graph = gradients->graph;
   int32_t forward_count = graph->node_count;
-  OpParams one = {.alpha = 1.0, .dtype = loss->dtype};
   Tensor *seed = NULL;
-  graph->scope = "loss";
-  VL_TRY(vl_apply(graph, "fill", &one, NULL, 0, &seed));
-  VL_TRY(vl_gradient_accumulate(gradients, loss, seed));
+  VL_TRY(make_seed(program, &seed));
+  VL_TRY(vl_gradient_accumulate(gradients, program->loss, seed));
   for (int32_t i = forward_count - 1; i >= 0; i--) {
     Node *node = graph->nodes[i];
     bool needed = false;
@@ -132,7 +147,7 @@ Status vl_program_differentiate(Program *program) {
       .graph = graph, .weight_first = program->weight_gradient_first, .onto = program->gradients_onto};
   mark_needed(&gradients);
   graph->segment = SEGMENT_BACKWARD;
-  Status status = walk_back(&gradients, program->loss);
+  Status status = walk_back(&gradients, program);
   if (status.code == VL_OK) status = collect(program, &gradients);
   free(gradients.of);
   free(gradients.needed);

@@ -95,6 +95,9 @@ typedef struct OpParams {
   double learning_rate, weight_decay; /* SGD, AdamW */
   double beta1, beta2;                /* AdamW */
   double alpha;                       /* scale factor; GELU: unused */
+  double max_norm;                    /* gradient_factor: of all gradients; 0: any */
+  double growth, backoff;             /* gradient_factor: factors of the loss scale */
+  int64_t interval;                   /* gradient_factor: clean steps until the scale grows */
   int64_t relu;                       /* 1: a ReLU ends the op */
   int64_t transpose_a, transpose_b;   /* matmul */
   int64_t axes[VL_MAX_DIMS];          /* transpose, sum: the axes, in order */
@@ -280,6 +283,25 @@ typedef struct OptimizerSettings {
 /* AdamW with the defaults of torch.optim.AdamW. */
 OptimizerSettings vl_optimizer_adamw(void);
 
+/* Loss scaling as torch.amp.GradScaler does it: the loss is multiplied by `initial` before differentiation,
+ * the gradients are divided by it before the update, and a step with one that is not finite is skipped. */
+typedef struct LossScaling {
+  double initial; /* 0: off */
+  double growth;  /* after `interval` steps in a row that were not skipped */
+  double backoff; /* after a skipped one */
+  int64_t interval;
+} LossScaling;
+/* The defaults of torch.amp.GradScaler. */
+LossScaling vl_loss_scaling_dynamic(void);
+
+/* Places in State's "loss_scale.counters", i64, beside "loss_scale", f32. */
+enum {
+  SCALER_CLEAN = 0, /* steps in a row that were not skipped, since the scale last changed */
+  SCALER_SKIPPED,   /* steps that were skipped */
+  SCALER_STEPS,     /* steps that were not: what bias corrections and schedules count */
+  SCALER_COUNTERS
+};
+
 /* What passes take and return. The graph is owned by the program. */
 typedef struct Program {
   Graph *graph;
@@ -289,8 +311,11 @@ typedef struct Program {
   ParameterGradient *gradients; /* after differentiation; in the graph's arena */
   int32_t gradient_count;
   OptimizerSettings optimizer;
+  Tensor *loss_scale; /* made by differentiation where the loss is scaled, else NULL */
   /* Set by optimizations. */
   DType amp; /* DTYPE_F32: off */
+  LossScaling scaling;
+  double max_norm; /* gradients are clipped to it together; 0: not */
   bool weight_gradient_first;
   bool gradients_onto;           /* see Gradients.onto */
   bool release_gradients;        /* gradients are freed after the update (set to none) */
@@ -305,9 +330,9 @@ typedef struct Program {
 void vl_program_init(Program *program, Graph *graph);
 void vl_program_destroy(Program *program);
 
-/* Appends the backward segment for program->loss (seeded with 1) and fills program->gradients, one entry
- * per parameter that is not frozen, in order of creation. Gradients of parameters get ROLE_GRADIENT and the
- * name
+/* Appends the backward segment for program->loss (seeded with 1, or with the loss scale) and fills
+ * program->gradients, one entry per parameter that is not frozen, in order of creation. Gradients of
+ * parameters get ROLE_GRADIENT and the name
  * "<parameter>.grad". */
 Status vl_program_differentiate(Program *program) VL_CHECKED;
 /* Whether a parameter's optimizer state is kept in 8 bits when that is asked for: matrices of at least
@@ -317,7 +342,9 @@ bool vl_parameter_takes_8bit(const Graph *graph, const Tensor *parameter);
 /* Appends the update segment, one node per parameter with its state in the parameter's type: `sgd` with
  * "<parameter>.momentum", or `adamw` with PyTorch's "<parameter>.exp_avg" and "<parameter>.exp_avg_sq"; with
  * state_8bit `adamw_8bit` with the same as u8 and "<parameter>.absmax" of shape (2, blocks). How
- * many steps AdamW has made is the number of the step it runs in, which State files keep. */
+ * many steps AdamW has made is the number of the step it runs in, which State files keep. With loss
+ * scaling or clipping, first the norm of all gradients and `gradient_factor`, whose factor the updates apply
+ * as they read a gradient; AdamW then counts the steps that were not skipped. */
 Status vl_program_add_updates(Program *program) VL_CHECKED;
 
 /* ---- Schedule ------------------------------------------------------------------------------------------------------ */

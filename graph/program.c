@@ -26,6 +26,10 @@ OptimizerSettings vl_optimizer_adamw(void) {
                              .epsilon = 1e-8};
 }
 
+LossScaling vl_loss_scaling_dynamic(void) {
+  return (LossScaling){.initial = 65536.0, .growth = 2.0, .backoff = 0.5, .interval = 2000};
+}
+
 /* The op that updates a parameter, and what it keeps of each. */
 typedef struct Updater {
   const char *op;
@@ -56,18 +60,55 @@ bool vl_parameter_takes_8bit(const Graph *graph, const Tensor *parameter) {
 }
 
 static Status add_update(Graph *graph, const ParameterGradient *entry, const Updater *updater,
-                         const OpParams *params, bool in_8bit) {
+                         const OpParams *params, bool in_8bit, Tensor *const factor[2]) {
   const Tensor *parameter = entry->parameter;
-  Tensor *inputs[] = {entry->parameter, entry->gradient, NULL, NULL, NULL};
+  Tensor *inputs[VL_MAX_INPUTS] = {entry->parameter, entry->gradient};
   int32_t count = 2;
   DType dtype = in_8bit ? DTYPE_U8 : parameter->dtype;
   for (int32_t s = 0; s < 2 && updater->states[s]; s++)
     inputs[count++] =
         add_state(graph, parameter, updater->states[s], dtype, parameter->rank, parameter->shape);
-  if (!in_8bit) return vl_graph_add(graph, updater->op, params, inputs, count, NULL);
   int64_t scales[] = {2, (vl_tensor_elements(parameter) + VL_STATE_BLOCK - 1) / VL_STATE_BLOCK};
-  inputs[count++] = add_state(graph, parameter, "absmax", DTYPE_F32, 2, scales);
-  return vl_graph_add(graph, "adamw_8bit", params, inputs, count, NULL);
+  if (in_8bit) inputs[count++] = add_state(graph, parameter, "absmax", DTYPE_F32, 2, scales);
+  for (int32_t k = 0; k < 2 && factor[k]; k++)
+    inputs[count++] = factor[k];
+  return vl_graph_add(graph, in_8bit ? "adamw_8bit" : updater->op, params, inputs, count, NULL);
+}
+
+/* The sum of the squares of all gradients. */
+static Status add_square_sum(const Program *program, Tensor **sum) {
+  Tensor *inputs[2] = {NULL, NULL};
+  for (int32_t i = 0; i < program->gradient_count; i++) {
+    inputs[0] = program->gradients[i].gradient;
+    program->graph->scope = program->gradients[i].parameter->storage->scope;
+    VL_TRY(vl_apply(program->graph, "square_sum", NULL, inputs, i > 0 ? 2 : 1, &inputs[1]));
+  }
+  *sum = inputs[1];
+  return vl_ok();
+}
+
+/* What an update reads beside gradient and state: the factor and, where steps may be skipped, the counters;
+ * NULL where there is none. */
+static Status add_factor(const Program *program, Tensor *factor[2]) {
+  Graph *graph = program->graph;
+  if ((!program->loss_scale && program->max_norm == 0.0) || program->gradient_count == 0) return vl_ok();
+  const LossScaling *scaling = &program->scaling;
+  OpParams params = {.max_norm = program->max_norm};
+  Tensor *of[3] = {NULL, program->loss_scale, NULL};
+  VL_TRY(add_square_sum(program, &of[0]));
+  graph->scope = "loss_scale";
+  if (program->loss_scale) {
+    params.growth = scaling->growth;
+    params.backoff = scaling->backoff;
+    params.interval = scaling->interval;
+    of[2] = vl_graph_parameter(graph, "loss_scale.counters", ROLE_OPTIMIZER, DTYPE_I64, 1,
+                               (int64_t[]){SCALER_COUNTERS}, (Init){.kind = INIT_ZERO});
+  }
+  Node *node;
+  VL_TRY(vl_graph_add(graph, "gradient_factor", &params, of, program->loss_scale ? 3 : 1, &node));
+  factor[0] = node->outputs[0];
+  if (program->loss_scale) factor[1] = node->outputs[3];
+  return vl_ok();
 }
 
 Status vl_program_add_updates(Program *program) {
@@ -81,12 +122,14 @@ Status vl_program_add_updates(Program *program) {
                      .beta1 = optimizer->beta1,
                      .beta2 = optimizer->beta2,
                      .epsilon = optimizer->epsilon};
+  Tensor *factor[2] = {NULL, NULL};
+  VL_TRY(add_factor(program, factor));
   for (int32_t i = 0; i < program->gradient_count; i++) {
     const ParameterGradient *entry = &program->gradients[i];
     bool in_8bit = optimizer->kind == OPTIMIZER_ADAMW && optimizer->state_8bit &&
                    vl_parameter_takes_8bit(graph, entry->parameter);
     graph->scope = entry->parameter->storage->scope;
-    VL_TRY(add_update(graph, entry, updater, &params, in_8bit));
+    VL_TRY(add_update(graph, entry, updater, &params, in_8bit, factor));
   }
   return vl_ok();
 }

@@ -92,7 +92,7 @@ static void describe_scope(const Claim *claim, const json_t *record, Finding *fi
            finding->predicted ? "predicted for" : "measured on", where != NULL ? where : "an unnamed device",
            claim->rule->per_recipe ? ", recipe " : "",
            claim->rule->per_recipe ? vl_record_text(record, "recipe") : "", settings != NULL ? ", " : "",
-           settings != NULL ? settings : "", finding->emulated ? ", capacity capped" : "");
+           settings != NULL ? settings : "", finding->emulated ? ", emulated" : "");
 }
 
 bool vl_record_is_emulated(const json_t *record) {

@@ -169,6 +169,10 @@ static json_t *step_outliers(const CellView *view, const Column *column, const c
 static json_t *rate(const CellView *view, int64_t count, const char **reason) {
   double per_second = vl_statistics_rate(count, view->step.median, reason);
   const char *none = step_reason(view);
+  if (view->result->emulated) {
+    none = "emulated: not the speed of the hardware meant";
+    per_second = NAN;
+  }
   if (none) *reason = none;
   return vl_json_real(per_second);
 }
@@ -228,6 +232,11 @@ static json_t *analytic_peak(const CellView *view, const Column *column, const c
 static json_t *oom_field(const CellView *view, const Column *column, const char **reason) {
   *reason = "memory did not run out";
   return strcmp(view->result->status, "oom") == 0 ? field_value(view->result, column) : NULL;
+}
+
+static json_t *scaler_field(const CellView *view, const Column *column, const char **reason) {
+  if (view->cell->spec.inference) *reason = "forward only";
+  return field_value(view->result, column);
 }
 
 static json_t *host(const CellView *view, const Column *column, const char **reason) {
@@ -358,6 +367,10 @@ static const Column table[] = {
      "mean loss of held-out labels: classes, masked tokens", from_result, RESULT(held_out_loss)},
     {"accuracy", "accuracy", "1", COLUMN_REAL, "share of held-out labels predicted right", from_result,
      RESULT(accuracy)},
+    {"loss_scale", "loss_scale", "1", COLUMN_REAL, "after the last step; 1 without loss scaling",
+     scaler_field, RESULT(loss_scale)},
+    {"skipped_steps", "skipped_steps", "1", COLUMN_INTEGER, "steps whose gradients were not finite",
+     scaler_field, RESULT(skipped_steps)},
     {"params", "params", "1", COLUMN_INTEGER, "learned parameters", from_result, RESULT(parameters)},
 
     {"needed_bytes", "needed_bytes", "bytes", COLUMN_INTEGER,
@@ -389,6 +402,13 @@ static const Column table[] = {
      RESULT(base_bytes)},
     {"untracked_bytes", "untracked_bytes", "bytes", COLUMN_INTEGER, "driver growth less reserved",
      from_result, RESULT(untracked_bytes)},
+    {"emulated", "emulated", "1", COLUMN_FLAG,
+     "some kernels stand in for others (fp16 on a cpu): the speed is not that of the hardware meant",
+     from_result, RESULT(emulated)},
+    {"emulation_bytes", "emulation_bytes", "bytes", COLUMN_INTEGER,
+     "category workspace:emulation: conversion buffers of such kernels, peak; beside all other figures but "
+     "the driver's",
+     from_result, RESULT(emulation_bytes)},
     {"peak_parameter_bytes", "peak_by_category.parameter", "bytes", COLUMN_INTEGER,
      "weights and running statistics, live at the allocated peak", from_result,
      RESULT(peak_by_category[MEMORY_PARAMETER])},

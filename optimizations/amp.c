@@ -1,7 +1,7 @@
-/* amp=bf16: mixed precision with fp32 weights. Ops of the LOW class read their inputs in bf16 through casts
- * made once per tensor, FP32 ops read fp32, PROMOTE ops follow their activations; norm parameters, statistics
- * and the loss stay fp32. Differentiation later turns each cast into a cast of the gradient.
- * (torch.autocast's scheme; Micikevicius et al., arXiv:1710.03740.) */
+/* amp=bf16, amp=fp16: mixed precision with fp32 weights. Ops of the LOW class read their inputs in the low
+ * type through casts made once per tensor, FP32 ops read fp32, PROMOTE ops follow their activations; norm
+ * parameters, statistics and the loss stay fp32. Differentiation later turns each cast into a cast of the
+ * gradient. (torch.autocast's scheme; Micikevicius et al., arXiv:1710.03740.) */
 #include "optimizations/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -72,13 +72,12 @@ static Status lower_node(Casts *casts, Node *node, DType low) {
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   (void)program;
   (void)recipe;
-  return optimization_one_of(&optimization_amp, value, "bf16");
+  return optimization_one_of(&optimization_amp, value, "bf16, fp16");
 }
 
 static Status apply(Program *program, const char *value, const Target *target) {
   (void)target;
-  DType low;
-  VL_TRY(vl_dtype_parse(value, &low));
+  DType low = strcmp(value, "fp16") == 0 ? DTYPE_F16 : DTYPE_BF16;
   Graph *graph = program->graph;
   Casts casts = {.graph = graph, .room = graph->tensor_count};
   casts.low = vl_allocate((size_t)casts.room * sizeof(Tensor *));
@@ -98,10 +97,11 @@ static Status apply(Program *program, const char *value, const Target *target) {
 
 const Optimization optimization_amp = {
     .name = "amp",
-    .also_called = "mixed precision, automatic mixed precision, autocast, bf16, half precision",
+    .also_called =
+        "mixed precision, automatic mixed precision, autocast, bf16, fp16, float16, half precision",
     .turn_on = "with torch.autocast(device_type, dtype=torch.bfloat16):",
-    .values = "bf16",
-    .help = "convolutions and products in bf16; weights, statistics and loss in fp32",
+    .values = "bf16, fp16",
+    .help = "convolutions and products in bf16 or fp16; weights, statistics and loss in fp32",
     .phase = PHASE_PRECISION,
     .preserves = PRESERVES_TOLERANCE,
     .check = check,

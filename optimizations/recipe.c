@@ -160,6 +160,9 @@ Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *tar
   for (Phase phase = PHASE_CASE; phase <= PHASE_PRECISION; phase++) {
     VL_TRY(run_phase(recipe, phase, program, target));
   }
+  bool own_scale = vl_recipe_value(recipe, "loss-scale") != NULL;
+  if (program->amp == DTYPE_F16 && !own_scale)
+    VL_TRY(optimization_loss_scale.apply(program, "dynamic", target));
   /* What the source program's attention does not fuse and its dropout stores is part of the baseline too. */
   if (!vl_recipe_value(recipe, "attention")) VL_TRY(optimization_attention.apply(program, "source", target));
   if (!vl_recipe_value(recipe, "dropout")) VL_TRY(optimization_dropout.apply(program, "stored", target));

@@ -144,7 +144,10 @@ static Status decide(Graph *graph, Node *node, const char *value) {
   if (layer_norm && !is_needed(graph, node->outputs[0], value)) return vl_ok();
   if (!can_repeat(node)) return vl_ok();
   node->recompute_on_use = true;
-  return norm && !has_residual(node) ? normalise_while_reading(graph, node, value) : vl_ok();
+  /* What normalises while it reads rounds in between, and emulated fp16 rounds only results: the same bits
+   * take a norm of its own. */
+  bool reads = norm && !has_residual(node) && node->outputs[0]->dtype != DTYPE_F16;
+  return reads ? normalise_while_reading(graph, node, value) : vl_ok();
 }
 
 static Status apply(Program *program, const char *value, const Target *target) {

@@ -1,14 +1,18 @@
 #include "optimizations/internal.h"
+#include <locale.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* In canonical order: phase first. A new optimization is a file and a line here. */
 static const Optimization *const table[] = {
-    &optimization_inplace_abn,     &optimization_fuse,        &optimization_pool_index,
-    &optimization_freeze,          &optimization_loss_chunks, &optimization_amp,
-    &optimization_attention,       &optimization_layer_norm,  &optimization_dropout,
-    &optimization_optimizer_state, &optimization_weights,     &optimization_inplace,
-    &optimization_update,          &optimization_accumulate,  &optimization_checkpoint,
-    &optimization_recompute,       &optimization_offload,
+    &optimization_inplace_abn, &optimization_fuse,        &optimization_pool_index,
+    &optimization_freeze,      &optimization_loss_chunks, &optimization_amp,
+    &optimization_loss_scale,  &optimization_clip,        &optimization_attention,
+    &optimization_layer_norm,  &optimization_dropout,     &optimization_optimizer_state,
+    &optimization_weights,     &optimization_inplace,     &optimization_update,
+    &optimization_accumulate,  &optimization_checkpoint,  &optimization_recompute,
+    &optimization_offload,
 };
 
 const Optimization *const *vl_optimization_all(int32_t *count) {
@@ -43,4 +47,15 @@ Status optimization_one_of(const Optimization *of, const char *value, const char
     at += strspn(at, ", ");
   }
   return vl_error(VL_INVALID, "%s=%s: accepted values are %s", of->name, value, accepted);
+}
+
+Status optimization_positive(const Optimization *of, const char *value, double *number) {
+  locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(c);
+  char *end;
+  *number = strtod(value, &end);
+  uselocale(before);
+  freelocale(c);
+  bool decimal = value[strspn(value, "0123456789.eE+-")] == '\0';
+  if (decimal && end != value && *end == '\0' && *number > 0.0 && isfinite(*number)) return vl_ok();
+  return vl_error(VL_INVALID, "%s=%s: accepted values are %s", of->name, value, of->values);
 }

@@ -46,7 +46,7 @@ static Status check(const Program *program, const char *value, const Recipe *rec
                     "update=in-backward with clipping: the norm over all gradients is known only "
                     "when the last one exists");
   }
-  if (program && program->amp == DTYPE_F16) {
+  if (program && program->scaling.initial > 0.0) {
     return vl_error(VL_UNSUPPORTED,
                     "update=in-backward with loss scaling: whether the step is skipped is known "
                     "only when the last gradient exists");

@@ -23,6 +23,7 @@ static Status check_params(const Node *node) {
 static Status infer(Graph *graph, Node *node) {
   for (int32_t i = 1; i < 4; i++)
     VL_TRY(op_check_alike(node, 0, i));
+  VL_TRY(op_check_factor(node, 4));
   VL_TRY(check_params(node));
   static const char *const parts[] = {"w", "m", "v"};
   static const int32_t updated[] = {0, 2, 3};
@@ -48,6 +49,7 @@ static Status infer_8bit(Graph *graph, Node *node) {
   VL_TRY(op_check_sizes(node, 4, "absmax", 2, (const int64_t[]){2, blocks}));
   if (node->inputs[4]->dtype != DTYPE_F32)
     return op_error(VL_INVALID, node, "absmax is %s; must be f32", vl_dtype_name(node->inputs[4]->dtype));
+  VL_TRY(op_check_factor(node, 5));
   VL_TRY(check_params(node));
   static const char *const parts[] = {"w", "m", "v", "absmax"};
   static const int32_t updated[] = {0, 2, 3, 4};
@@ -68,7 +70,7 @@ static const OpField fields[] = {OP_REAL(learning_rate), OP_REAL(beta1), OP_REAL
 const Op op_adamw = {.name = "adamw",
                      OP_FIELDS(fields),
                      .min_inputs = 4,
-                     .max_inputs = 4,
+                     .max_inputs = 6,
                      .precision = PRECISION_KEEP,
                      .side_effect = true,
                      .infer = infer,
@@ -82,7 +84,7 @@ static int64_t flops_8bit(const Node *node) {
 const Op op_adamw_8bit = {.name = "adamw_8bit",
                           OP_FIELDS(fields),
                           .min_inputs = 5,
-                          .max_inputs = 5,
+                          .max_inputs = 7,
                           .precision = PRECISION_KEEP,
                           .side_effect = true,
                           .infer = infer_8bit,

@@ -28,6 +28,7 @@ extern const Op op_tanh, op_tanh_backward, op_softmax, op_softmax_backward;
 extern const Op op_embedding, op_embedding_backward, op_gather_tokens, op_gather_tokens_backward;
 extern const Op op_dropout, op_softmax_cross_entropy, op_softmax_cross_entropy_backward, op_correct_count;
 extern const Op op_cast, op_copy, op_fill, op_sgd, op_adamw, op_adamw_8bit;
+extern const Op op_square_sum, op_gradient_factor;
 
 /* ---- Checks: VL_INVALID names the op, its scope and the numbers that clash ------------------------------- */
 
@@ -55,6 +56,9 @@ Status op_check_float_dtype(const Node *node) VL_CHECKED;
 Status op_check_flag(const Node *node, const char *name, int64_t value) VL_CHECKED;
 /* Input `index`, gamma or beta of a norm, is one number a channel, in any floating-point type. */
 Status op_check_channels(const Node *node, int32_t index, const char *name, int64_t channels) VL_CHECKED;
+/* Inputs `index` and `index` + 1 of an update, both optional: what its gradient is multiplied by, and the
+ * counters of a scaler, which may have it skip the step. */
+Status op_check_factor(const Node *node, int32_t index) VL_CHECKED;
 /* params.epsilon is not negative. */
 Status op_check_epsilon(const Node *node) VL_CHECKED;
 /* The output sizes of a window that slides over `spatial` dimensions with params.stride and

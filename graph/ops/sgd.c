@@ -4,6 +4,7 @@
 static Status infer(Graph *graph, Node *node) {
   VL_TRY(op_check_alike(node, 0, 1));
   VL_TRY(op_check_alike(node, 0, 2));
+  VL_TRY(op_check_factor(node, 3));
   const OpParams *params = &node->params;
   if (!(params->learning_rate >= 0) || !(params->weight_decay >= 0) || !(params->momentum >= 0))
     return op_error(VL_INVALID, node,
@@ -22,7 +23,7 @@ static const OpField fields[] = {OP_REAL(learning_rate), OP_REAL(momentum), OP_R
 const Op op_sgd = {.name = "sgd",
                    OP_FIELDS(fields),
                    .min_inputs = 3,
-                   .max_inputs = 3,
+                   .max_inputs = 5,
                    .precision = PRECISION_KEEP,
                    .side_effect = true,
                    .infer = infer,

@@ -56,6 +56,8 @@ static const Op *const ops[] = {
     &op_cast,
     &op_copy,
     &op_fill,
+    &op_square_sum,
+    &op_gradient_factor,
     &op_sgd,
     &op_adamw,
     &op_adamw_8bit,

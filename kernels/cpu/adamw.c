@@ -1,6 +1,7 @@
 /* AdamW in f32; t is the step's number from 1, c = sqrt(1 - beta2^t):
  *
  *   w = w (1 - learning_rate weight_decay)
+ *   dw = factor dw
  *   m = m + (1 - beta1) (dw - m)
  *   v = v beta2 + (1 - beta2) dw dw
  *   w = w - c learning_rate / (1 - beta1^t) m / (sqrt(v) + c epsilon)
@@ -21,7 +22,7 @@ static void step(float *const *to, const float *const *from, int64_t count, cons
   float *new_w = to[OUT_W], *new_m = to[OUT_M], *new_v = to[OUT_V];
 #pragma omp simd
   for (int64_t i = 0; i < count; i++) {
-    float g = dw[i];
+    float g = dw[i] * by.gradient;
     float mean = m[i] + by.new_mean * (g - m[i]);
     float square = v[i] * by.old_square + by.new_square * g * g;
     new_m[i] = mean;
@@ -33,7 +34,9 @@ static void step(float *const *to, const float *const *from, int64_t count, cons
 static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                      uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
-  AdamwFactors by = update_adamw_factors(&kernel->node->params, context);
+  UpdateFactor update = update_factor(kernel, inputs, context);
+  if (update.skip) return vl_ok();
+  AdamwFactors by = update_adamw_factors(&kernel->node->params, context, update);
   update_run(kernel, inputs, outputs, step, &by);
   return vl_ok();
 }

@@ -80,7 +80,7 @@ static void update_moments(float *new_w, Moments *moments, const float *w, const
     float size = value_of(code < 0 ? -code : code, signed_value, SIGNED_TOP) * scales.mean;
     float mean = code < 0 ? -size : size;
     float square = value_of(v[i], unsigned_value, UNSIGNED_TOP) * scales.square;
-    float g = dw[i];
+    float g = dw[i] * by.gradient;
     mean = mean + by.new_mean * (g - mean);
     square = square * by.old_square + by.new_square * g * g;
     moments->mean[i] = mean;
@@ -153,6 +153,8 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
                      uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
   const Node *node = kernel->node;
+  UpdateFactor factor = update_factor(kernel, inputs, context);
+  if (factor.skip) return vl_ok();
   Update it = {.w = vector_input(kernel, inputs, IN_W),
                .dw = vector_input(kernel, inputs, IN_DW),
                .new_w = vector_output(kernel, outputs, OUT_W),
@@ -164,7 +166,7 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
                .new_scales = (float *)outputs[OUT_SCALES],
                .blocks = node->inputs[IN_SCALES]->shape[1],
                .elements = vl_tensor_elements(node->inputs[IN_W]),
-               .by = update_adamw_factors(&node->params, context)};
+               .by = update_adamw_factors(&node->params, context, factor)};
   int32_t threads = vector_threads(kernel, it.elements);
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {

@@ -1,5 +1,6 @@
 /* The cpu device: devices/device.h on oneDNN, its ops, and the memory in memory.c. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/emulate_f16.h"
 #include <inttypes.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static void describe(const Device *device, DeviceDescription *description) {
 }
 
 static Status find_op(const Node *node, const CpuOp **op) {
-  *op = cpu_op_find(node->op->name);
+  *op = cpu_needs_f16(node) ? &cpu_op_emulate_f16 : cpu_op_find(node->op->name);
   if (*op) return vl_ok();
   return vl_error(VL_UNSUPPORTED, "cpu: no kernel for %s (%s)", node->op->name,
                   node->scope ? node->scope : "?");
@@ -131,6 +132,7 @@ static Status prepare(Device *device, const Node *node, const LayoutId *inputs, 
 
 static int64_t workspace_bytes(const Kernel *kernel) { return kernel->workspace_bytes; }
 static const char *implementation(const Kernel *kernel) { return kernel->implementation; }
+static bool is_emulated(const Kernel *kernel) { return kernel->op == &cpu_op_emulate_f16; }
 
 /* ---- Execute ------------------------------------------------------------------------------------------------ */
 
@@ -151,10 +153,33 @@ static Status convert_i64(CpuDevice *device, const Storage *storage, LayoutId fr
   return vl_ok();
 }
 
+static Status convert(CpuDevice *device, const Storage *storage, LayoutId from_layout, LayoutId to_layout,
+                      const void *from, void *to);
+
+/* The library moves f16 on few machines only: by way of f32, which changes no number. */
+static Status convert_f16(CpuDevice *device, const Storage *storage, LayoutId from_layout, LayoutId to_layout,
+                          const void *from, void *to) {
+  Storage wide = *storage;
+  Tensor root = *storage->root;
+  root.dtype = wide.dtype = DTYPE_F32;
+  int64_t from_count = cpu_padded_elements(device, from_layout, storage->root);
+  int64_t to_count = cpu_padded_elements(device, to_layout, storage->root);
+  wide.root = &root;
+  float *wide_from = vl_allocate((size_t)from_count * sizeof *wide_from);
+  float *wide_to = vl_allocate((size_t)to_count * sizeof *wide_to);
+  cpu_f32_from_f16(wide_from, from, from_count);
+  Status status = convert(device, &wide, from_layout, to_layout, wide_from, wide_to);
+  if (status.code == VL_OK) cpu_f16_from_f32(to, wide_to, to_count);
+  free(wide_from);
+  free(wide_to);
+  return status;
+}
+
 /* Converts a whole storage between host order and its layout. */
 static Status convert(CpuDevice *device, const Storage *storage, LayoutId from_layout, LayoutId to_layout,
                       const void *from, void *to) {
   if (storage->dtype == DTYPE_I64) return convert_i64(device, storage, from_layout, to_layout, from, to);
+  if (storage->dtype == DTYPE_F16) return convert_f16(device, storage, from_layout, to_layout, from, to);
   PrimitiveSpec spec;
   Primitive *primitive;
   cpu_reorder_spec(device, storage->root, from_layout, storage->root, to_layout, &spec);
@@ -270,6 +295,7 @@ static const DeviceInterface interface = {
     .prepare = prepare,
     .workspace_bytes = workspace_bytes,
     .implementation = implementation,
+    .is_emulated = is_emulated,
     .kernel_destroy = kernel_destroy,
     .build = build,
     .backing = backing,

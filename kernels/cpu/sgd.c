@@ -1,12 +1,12 @@
 /* Stochastic gradient descent with momentum and weight decay, in f32 and in this order, as PyTorch's SGD with
  * dampening 0:
- *   d = dw + weight_decay w;  v = momentum v + d;  w = w - learning_rate v */
+ *   d = factor dw + weight_decay w;  v = momentum v + d;  w = w - learning_rate v */
 #include "kernels/cpu/update.h"
 
 enum { IN_W, IN_DW, IN_V };
 
 typedef struct SgdFactors {
-  float learning_rate, momentum, weight_decay;
+  float learning_rate, momentum, weight_decay, gradient;
 } SgdFactors;
 
 VECTOR_CLONES
@@ -16,7 +16,7 @@ static void step(float *const *to, const float *const *from, int64_t count, cons
   float *new_w = to[0], *new_v = to[1];
 #pragma omp simd
   for (int64_t i = 0; i < count; i++) {
-    float d = dw[i] + by.weight_decay * w[i];
+    float d = dw[i] * by.gradient + by.weight_decay * w[i];
     float velocity = by.momentum * v[i] + d;
     new_v[i] = velocity;
     new_w[i] = w[i] - by.learning_rate * velocity;
@@ -27,8 +27,10 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
                      uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
   const OpParams *params = &kernel->node->params;
+  UpdateFactor update = update_factor(kernel, inputs, context);
+  if (update.skip) return vl_ok();
   SgdFactors by = {(float)update_learning_rate(params, context), (float)params->momentum,
-                   (float)params->weight_decay};
+                   (float)params->weight_decay, update.gradient};
   update_run(kernel, inputs, outputs, step, &by);
   return vl_ok();
 }

@@ -19,6 +19,8 @@ extern const CpuOp cpu_op_rsqrt, cpu_op_rsqrt_backward, cpu_op_magnitude, cpu_op
 extern const CpuOp cpu_op_embedding, cpu_op_embedding_backward, cpu_op_gather_tokens,
     cpu_op_gather_tokens_backward, cpu_op_softmax, cpu_op_softmax_backward, cpu_op_tanh, cpu_op_tanh_backward;
 
+extern const CpuOp cpu_op_square_sum, cpu_op_gradient_factor;
+
 static const CpuOp *const ops[] = {
     &cpu_op_adamw,
     &cpu_op_adamw_8bit,
@@ -48,6 +50,8 @@ static const CpuOp *const ops[] = {
     &cpu_op_gelu,
     &cpu_op_gelu_backward,
     &cpu_op_global_avg_pool,
+    &cpu_op_gradient_factor,
+    &cpu_op_square_sum,
     &cpu_op_global_avg_pool_backward,
     &cpu_op_layer_norm,
     &cpu_op_layer_norm_backward,

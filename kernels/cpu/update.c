@@ -29,12 +29,15 @@ static void run_range(const Update *it, Range elements) {
   }
 }
 
+/* Weight, gradient and state. */
+static int32_t walked_inputs(const Node *node) { return node->output_count + 1; }
+
 void update_run(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                 UpdateFunction *function, const void *factors) {
   const Node *node = kernel->node;
   Update it = {.function = function,
                .factors = factors,
-               .input_count = node->input_count,
+               .input_count = walked_inputs(node),
                .output_count = node->output_count};
   for (int32_t i = 0; i < it.input_count; i++)
     it.from[i] = vector_input(kernel, inputs, i);
@@ -54,24 +57,35 @@ Status update_choose_layouts(CpuDevice *device, const Node *node, LayoutId *inpu
   (void)device;
   LayoutId layout = inputs[0] != LAYOUT_ANY ? inputs[0] : LAYOUT_PLAIN;
   for (int32_t i = 0; i < node->input_count; i++)
-    inputs[i] = layout;
+    inputs[i] = i < walked_inputs(node) ? layout : LAYOUT_PLAIN;
   for (int32_t i = 0; i < node->output_count; i++)
     outputs[i] = layout;
   return vl_ok();
 }
 
 Status update_prepare(CpuDevice *device, Kernel *kernel) {
-  return vector_prepare_map(device, kernel, kernel->node->input_count);
+  return vector_prepare_map(device, kernel, walked_inputs(kernel->node));
+}
+
+UpdateFactor update_factor(const Kernel *kernel, const uintptr_t *inputs, const LaunchContext *context) {
+  int32_t count = kernel->node->input_count, at = walked_inputs(kernel->node);
+  UpdateFactor update = {.gradient = 1.0F, .steps = (double)context->step + 1.0};
+  if (count > at) update.gradient = *(const float *)inputs[at];
+  if (count <= at + 1) return update;
+  update.steps = (double)((const int64_t *)inputs[at + 1])[SCALER_STEPS];
+  update.skip = update.gradient == 0.0F;
+  return update;
 }
 
 double update_learning_rate(const OpParams *params, const LaunchContext *context) {
   return context->learning_rate > 0.0 ? context->learning_rate : params->learning_rate;
 }
 
-AdamwFactors update_adamw_factors(const OpParams *params, const LaunchContext *context) {
+AdamwFactors update_adamw_factors(const OpParams *params, const LaunchContext *context, UpdateFactor update) {
   double rate = update_learning_rate(params, context);
-  double steps = (double)context->step + 1.0, correction = sqrt(1.0 - pow(params->beta2, steps));
-  return (AdamwFactors){.decay = (float)(1.0 - rate * params->weight_decay),
+  double steps = update.steps, correction = sqrt(1.0 - pow(params->beta2, steps));
+  return (AdamwFactors){.gradient = update.gradient,
+                        .decay = (float)(1.0 - rate * params->weight_decay),
                         .new_mean = (float)(1.0 - params->beta1),
                         .old_square = (float)params->beta2,
                         .new_square = (float)(1.0 - params->beta2),

@@ -378,20 +378,47 @@ static void profile_charges_its_upper_workspace(void **state) {
   vl_device_close(&device);
 }
 
-/* A message that names the type and the accepted ones, not an emulation nobody asked for. */
+/* A message that names the type and the accepted ones. */
 static void cpu_refuses_types_it_has_no_kernels_for(void **state) {
   (void)state;
   Device *device = open_device("cpu", NULL);
-  const DType dtypes[] = {DTYPE_F16, DTYPE_F64};
-  for (size_t i = 0; i < 2; ++i) {
-    ConvNode conv = make_conv(dtypes[i]);
-    Status status = device->interface->supports(device, conv.node);
-    assert_int_equal(status.code, VL_UNSUPPORTED);
-    assert_non_null(strstr(status.message, vl_dtype_name(dtypes[i])));
-    assert_non_null(strstr(status.message, "accepted: f32, bf16"));
-    vl_graph_destroy(&conv.graph);
-  }
+  ConvNode conv = make_conv(DTYPE_F64);
+  Status status = device->interface->supports(device, conv.node);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "f64"));
+  assert_non_null(strstr(status.message, "accepted: f32, bf16"));
+  vl_graph_destroy(&conv.graph);
   vl_device_close(&device);
+}
+
+/* f16 runs by way of f32, on a cpu and in plans for it, and says so; a card has it. */
+static void f16_is_emulated_on_the_cpu_only(void **state) {
+  (void)state;
+  static const struct {
+    const char *device, *profile;
+    bool emulated;
+  } cases[] = {{"cpu", NULL, true}, {"plan", NULL, true}, {"plan", "H200", false}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    Device *device = open_device(cases[i].device, cases[i].profile);
+    for (int type = 0; type < 2; ++type) {
+      ConvNode conv = make_conv(type ? DTYPE_F16 : DTYPE_BF16);
+      const DeviceInterface *interface = device->interface;
+      LayoutId inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
+      for (int k = 0; k < VL_MAX_INPUTS; ++k)
+        inputs[k] = LAYOUT_ANY;
+      for (int k = 0; k < VL_MAX_OUTPUTS; ++k)
+        outputs[k] = LAYOUT_ANY;
+      Kernel *kernel = NULL;
+      assert_ok(interface->supports(device, conv.node));
+      assert_ok(interface->choose_layouts(device, conv.node, inputs, outputs));
+      assert_ok(interface->prepare(device, conv.node, inputs, outputs, &kernel));
+      bool emulated = interface->is_emulated && interface->is_emulated(kernel);
+      assert_int_equal(emulated, type && cases[i].emulated);
+      interface->kernel_destroy(device, &kernel);
+      vl_graph_destroy(&conv.graph);
+    }
+    vl_device_close(&device);
+  }
 }
 
 /* RSS grows by what is reserved and falls by what is released. Tolerance: the kernel counts resident pages
@@ -483,6 +510,7 @@ int main(void) {
     cmocka_unit_test(pointwise_convolutions_run_on_own_kernels),
 #endif
     cmocka_unit_test(cpu_refuses_types_it_has_no_kernels_for),
+    cmocka_unit_test(f16_is_emulated_on_the_cpu_only),
     cmocka_unit_test(cpu_reserves_resident_pages),
     cmocka_unit_test(cpu_refuses_more_than_the_machine_has),
     cmocka_unit_test(upload_and_download_are_inverse),

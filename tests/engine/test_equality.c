@@ -152,6 +152,15 @@ static const char *const of_amp_vramlab[] = {
     "stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward",
 };
 
+static const char *const of_fp16[] = {
+    "amp=fp16 inplace=all",
+    "amp=fp16 checkpoint=1",
+    "amp=fp16 checkpoint=2 recompute=norm",
+    "amp=fp16 loss-scale=65536",
+};
+
+static const char *const of_fp16_vramlab[] = {"stack=vramlab amp=fp16 checkpoint=2 recompute=norm"};
+
 static const char *const of_accumulation[] = {
     "accumulate=3",
     "accumulate=3 inplace=all pool-index=u8",
@@ -233,6 +242,8 @@ static void results_are_bitwise_equal_within_our_stack(void **state) {
 static void results_are_bitwise_equal_within_mixed_precision(void **state) {
   (void)state;
   assert_same_results(build_small, "amp=bf16", of_amp, COUNT(of_amp));
+  assert_same_results(build_small, "amp=fp16", of_fp16, COUNT(of_fp16));
+  assert_same_results(build_small, "stack=vramlab amp=fp16", of_fp16_vramlab, COUNT(of_fp16_vramlab));
   assert_same_results(build_small, "stack=vramlab amp=bf16", of_amp_vramlab, COUNT(of_amp_vramlab));
 }
 
@@ -287,6 +298,7 @@ static void gradient_sums_are_the_same_inside_the_norm(void **state) {
 static void mixed_precision_is_within_rounding(void **state) {
   (void)state;
   assert_loss_within("amp=bf16", ldexp(1.0, -9));
+  assert_loss_within("amp=fp16", ldexp(1.0, -12));
   assert_loss_within("stack=vramlab amp=bf16", ldexp(1.0, -9));
 }
 

@@ -70,6 +70,7 @@ static void two_steps_and_two_more_are_four(void **state) {
   for (int adamw = 0; adamw < 2; adamw++) {
     assert_goes_on(adamw, "baseline", "baseline");
     assert_goes_on(adamw, "amp=bf16", "amp=bf16");
+    assert_goes_on(adamw, "amp=fp16", "amp=fp16 checkpoint=1");
     assert_goes_on(adamw, "stack=vramlab amp=bf16", "stack=vramlab amp=bf16");
     assert_goes_on(adamw, "baseline",
                    "checkpoint=1 recompute=norm update=in-backward"); /* a file has no recipe */

@@ -155,14 +155,18 @@ static Status build_8bit_update(Graph *graph) {
   return vl_graph_add(graph, "adamw_8bit", &params, inputs, 5, NULL);
 }
 
-/* SGD for the first half of the parameters, AdamW for the others. */
+/* SGD with clipping for the first half of the parameters, AdamW with a scaler for the others. */
 static Status build_updates(const Program *program) {
   Program half = *program;
   half.gradient_count /= 2;
+  half.max_norm = 0.1;
   VL_TRY(vl_program_add_updates(&half));
   half.gradients += half.gradient_count;
   half.gradient_count = program->gradient_count - half.gradient_count;
   half.optimizer = vl_optimizer_adamw();
+  half.scaling = vl_loss_scaling_dynamic();
+  half.loss_scale = vl_graph_parameter(program->graph, "loss_scale", ROLE_OPTIMIZER, DTYPE_F32, 0, NULL,
+                                       (Init){INIT_CONSTANT, half.scaling.initial});
   VL_TRY(vl_program_add_updates(&half));
   return build_8bit_update(program->graph);
 }

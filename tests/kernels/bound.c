@@ -7,6 +7,7 @@
 #include <string.h>
 
 static const double f32_roundoff = 0x1p-24;
+static const double f16_half_unit = 0x1p-25;  /* of its subnormals; those of the others are out of reach */
 static const double function_roundings = 8.0; /* erf, exp, log, and the factors around them */
 
 double roundoff_of(DType dtype) {
@@ -104,7 +105,7 @@ static const LinearOp linear_ops[] = {
     {"magnitude", no_terms, 2},
     {"magnitude_backward", no_terms, 0},
     {"dropout", no_terms, 3},
-    {"sgd", no_terms, 6},
+    {"sgd", no_terms, 7},
     {"embedding_backward", index_terms, 0},
     {"gather_tokens_backward", index_terms, 0},
 };
@@ -115,9 +116,9 @@ static const char *const exact_ops[] = {
 
 /* ---- The form shared by all ------------------------------------------------------------------------------ */
 
-/* A result that is off by at most `error` before it is rounded to its dtype. */
-static double rounded_bound(double error, double value, DType dtype) {
-  return error + roundoff_of(dtype) * (fabs(value) + error);
+double rounded_bound(double error, double value, DType dtype) {
+  double least = dtype == DTYPE_F16 ? f16_half_unit : 0.0;
+  return error + fmax(roundoff_of(dtype) * (fabs(value) + error), least);
 }
 
 static double bound_of(double roundings, double magnitude, double value, DType dtype) {
@@ -322,25 +323,48 @@ static void norm_backward_bounds(const Node *node, double *const *inputs, double
   }
 }
 
-/* Factors are rounded once each, and everything under the root is positive. */
+/* In double, where a square of an f32 is exact. */
+static void square_sum_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                              double *const *bounds) {
+  (void)inputs;
+  double terms = sum_roundings(vl_tensor_elements(node->inputs[0]) + 1);
+  bounds[0][0] = terms * roundoff_of(DTYPE_F64) * outputs[0][0];
+}
+
+/* A few roundings to double, then one to f32; counters are exact. */
+static void factor_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                          double *const *bounds) {
+  (void)inputs;
+  for (int32_t k = 0; k < 3 && k < node->output_count; k++)
+    bounds[k][0] =
+        rounded_bound(8.0 * roundoff_of(DTYPE_F64) * fabs(outputs[k][0]), outputs[k][0], DTYPE_F32);
+  for (int32_t i = 0; node->output_count > 3 && i < SCALER_COUNTERS; i++)
+    bounds[3][i] = 0.0;
+}
+
+/* Factors are rounded once each (`own`: the gradient's, which v has squared), and everything under the root
+ * is positive. */
 static void adamw_bounds(const Node *node, double *const *inputs, double *const *outputs,
                          double *const *bounds, const LaunchContext *context) {
   const OpParams *params = &node->params;
   double rate = context->learning_rate > 0.0 ? context->learning_rate : params->learning_rate;
-  double steps = (double)context->step + 1.0, step = rate / (1.0 - pow(params->beta1, steps));
+  double steps = node->input_count > 5 ? inputs[5][SCALER_STEPS] : (double)context->step + 1.0;
+  double factor = node->input_count > 4 ? fabs(inputs[4][0]) : 1.0, own = node->input_count > 4 ? 1.0 : 0.0;
+  double step = rate / (1.0 - pow(params->beta1, steps));
   double correction = sqrt(1.0 - pow(params->beta2, steps));
   DType dtype = node->inputs[0]->dtype;
   for (int64_t i = 0; i < vl_tensor_elements(node->inputs[0]); i++) {
     double mean = outputs[1][i], square = outputs[2][i];
-    double terms = fabs(inputs[2][i]) + (1.0 - params->beta1) * (fabs(inputs[1][i]) + fabs(inputs[2][i]));
+    double terms =
+        fabs(inputs[2][i]) + (1.0 - params->beta1) * (factor * fabs(inputs[1][i]) + fabs(inputs[2][i]));
     double root = sqrt(square) / correction + params->epsilon;
     /* w: factor, product, sum. The step: four of m, seven of the root (half of v's four, root, correction,
      * quotient, epsilon, sum), factor, product, quotient, sum. */
     double weight = 3.0 * fabs(inputs[0][i] * (1.0 - rate * params->weight_decay)) +
-                    step / root * (4.0 * terms + 11.0 * fabs(mean));
+                    step / root * ((4.0 + own) * terms + (11.0 + own) * fabs(mean));
     bounds[0][i] = bound_of(1.0, weight, outputs[0][i], dtype);
-    bounds[1][i] = bound_of(4.0, terms, mean, dtype);
-    bounds[2][i] = bound_of(4.0, square, square, dtype);
+    bounds[1][i] = bound_of(4.0 + own, terms, mean, dtype);
+    bounds[2][i] = bound_of(4.0 + 2.0 * own, square, square, dtype);
   }
 }
 
@@ -527,6 +551,8 @@ static const OwnBound own_bounds[] = {{"batch_norm_stats", stats_bounds},
                                       {"relu", leaky_bounds},
                                       {"relu_backward", leaky_bounds},
                                       {"batch_norm_invert", invert_bounds},
+                                      {"square_sum", square_sum_bounds},
+                                      {"gradient_factor", factor_bounds},
                                       {"tanh", tanh_bounds},
                                       {"tanh_backward", tanh_bounds},
                                       {"rsqrt", rsqrt_bounds},

@@ -8,6 +8,8 @@
 double roundoff_of(DType dtype);
 /* c for a sum of `terms`. */
 double sum_roundings(int64_t terms);
+/* Of a result that is off by at most `error` before it is rounded to its dtype. */
+double rounded_bound(double error, double value, DType dtype);
 /* attention and attention_backward. */
 void attention_bounds(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds,
                       const LaunchContext *context);

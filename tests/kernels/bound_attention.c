@@ -37,7 +37,7 @@ static double sum_bound(const Sum *sum, int64_t terms, double value, DType dtype
   double v = roundoff_of(dtype), factors = fmin(sum->magnitude, 8.0 * sqrt(sum->squares));
   double error = sum->error + (sum_roundings(terms) + 3.0) * u * sum->magnitude;
   if (dtype != DTYPE_F32) error += v * factors;
-  return error + v * (fabs(value) + error);
+  return rounded_bound(error, value, dtype);
 }
 
 static double dot_magnitude(const double *a, const double *b, int64_t count) {

@@ -101,7 +101,8 @@ static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t see
     sscanf(storage->name, "operand%d", &operand);
     bool drawn = strncmp(storage->name, "operand", 7) == 0 && storage->role != ROLE_GRADIENT;
     if (drawn && row->operands[operand].kind == OPERAND_COUNTER) {
-      evaluation->values[storage->id][0] = 41.0;
+      for (int64_t e = 0; e < storage->elements; e++)
+        evaluation->values[storage->id][e] = 41.0 + (double)e;
     } else if (drawn && row->operands[operand].kind == OPERAND_CODES) {
       evaluation_draw_whole(evaluation, storage, seed, 256);
     } else if (drawn && row->operands[operand].kind == OPERAND_LABELS) {

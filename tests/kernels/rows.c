@@ -46,6 +46,14 @@
   {                                                                                                          \
     .kind = OPERAND_CODES, .shape = { __VA_ARGS__ }                                                          \
   }
+/* i64. */
+#define COUNTER(elements)                                                                                    \
+  {                                                                                                          \
+    .kind = OPERAND_COUNTER, .shape = { elements }                                                           \
+  }
+/* Of rank 0. */
+#define STATE_SCALAR                                                                                         \
+  { .kind = OPERAND_STATE, .values = VALUES_POSITIVE }
 /* Of rank 0. */
 #define SCALAR                                                                                               \
   { .kind = OPERAND_F32 }
@@ -83,6 +91,23 @@ static Status tied(Graph *graph, const OpRow *row, Tensor *const *operands, Tens
   VL_TRY(vl_apply(graph, "embedding", NULL, operands, 2, y));
   VL_TRY(vl_apply(graph, "gelu", NULL, y, 1, y));
   return vl_apply(graph, "linear", NULL, (Tensor *[]){*y, operands[0]}, 2, y);
+}
+
+/* The squares of operands 0 and 1 in one sum. */
+static Status both_squares(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  (void)row;
+  VL_TRY(vl_apply(graph, "square_sum", NULL, operands, 1, y));
+  return vl_apply(graph, "square_sum", NULL, (Tensor *[]){operands[1], *y}, 2, y);
+}
+
+/* Operands x, [scale, counters]: the factor for x as the only gradient. */
+static Status factor_of(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  Node *node = NULL;
+  VL_TRY(vl_apply(graph, "square_sum", NULL, operands, 1, y));
+  VL_TRY(vl_graph_add(graph, "gradient_factor", &row->params, (Tensor *[]){*y, operands[1], operands[2]},
+                      operands[1] ? 3 : 1, &node));
+  *y = node->outputs[0];
+  return vl_ok();
 }
 
 static Status first_output(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
@@ -698,6 +723,7 @@ const OpRow op_rows[] = {
      .what = "rows longer than a tile, taken often",
      .operands = {ACTIVATION(2, 3, 1045), INDICES(3, 2, 9)}},
     {.op = "cast", .what = "to bf16", .params = {.dtype = DTYPE_BF16}, .operands = {ACTIVATION(2, 16, 5, 3)}},
+    {.op = "cast", .what = "to f16", .params = {.dtype = DTYPE_F16}, .operands = {ACTIVATION(2, 16, 5, 3)}},
     {.op = "cast", .what = "to f32", .params = {.dtype = DTYPE_F32}, .operands = {ACTIVATION(3, 13, 3, 5)}},
     {.op = "copy", .what = "4-D", .operands = {ACTIVATION(2, 21, 5, 3)}},
     {.op = "fill",
@@ -705,6 +731,52 @@ const OpRow op_rows[] = {
      .params = {.shape = {3, 5}, .rank = 2, .alpha = 0.1},
      .dtype_of_run = true,
      .no_gradient = true},
+    {.op = "square_sum", .what = "odd sizes", .operands = {ACTIVATION(2, 21, 5, 3)}, .no_gradient = true},
+    {.op = "square_sum",
+     .what = "several tiles, large values",
+     .operands = {FAR_ACTIVATION(3, 5, 6911)},
+     .no_gradient = true},
+    {.op = "square_sum",
+     .what = "onto",
+     .operands = {F32(13), ACTIVATION(7, 37)},
+     .build = both_squares,
+     .no_gradient = true},
+    {.op = "gradient_factor",
+     .what = "clips",
+     .params = {.max_norm = 2.5},
+     .operands = {F32(9, 7)},
+     .build = factor_of,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "gradient_factor",
+     .what = "within the norm",
+     .params = {.max_norm = 1e3},
+     .operands = {F32(9, 7)},
+     .build = factor_of,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "gradient_factor",
+     .what = "scales, counts, and grows",
+     .params = {.max_norm = 0.1, .growth = 2.0, .backoff = 0.5, .interval = 42},
+     .operands = {F32(9, 7), STATE_SCALAR, COUNTER(SCALER_COUNTERS)},
+     .build = factor_of,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "gradient_factor",
+     .what = "does not grow yet",
+     .params = {.growth = 2.0, .backoff = 0.5, .interval = 43},
+     .operands = {F32(9, 7), STATE_SCALAR, COUNTER(SCALER_COUNTERS)},
+     .build = factor_of,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "sgd",
+     .what = "with a factor",
+     .params = {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 1e-4},
+     .operands = {STATE(5, 7, 3), STATE_SIGNED(5, 7, 3), STATE(5, 7, 3), STATE_SCALAR,
+                  COUNTER(SCALER_COUNTERS)},
+     .build = first_output,
+     .no_gradient = true,
+     .f32_only = true},
     {.op = "sgd",
      .what = "first steps",
      .params = {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 1e-4},
@@ -716,6 +788,14 @@ const OpRow op_rows[] = {
      .what = "odd sizes",
      .params = {.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 1e-2},
      .operands = {STATE_SIGNED(5, 7, 3), STATE_SIGNED(5, 7, 3), STATE_SIGNED(5, 7, 3), STATE(5, 7, 3)},
+     .build = first_output,
+     .no_gradient = true,
+     .f32_only = true},
+    {.op = "adamw",
+     .what = "with a factor and counters",
+     .params = {.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 1e-2},
+     .operands = {STATE_SIGNED(5, 7, 3), STATE_SIGNED(5, 7, 3), STATE_SIGNED(5, 7, 3), STATE(5, 7, 3),
+                  STATE_SCALAR, COUNTER(SCALER_COUNTERS)},
      .build = first_output,
      .no_gradient = true,
      .f32_only = true},

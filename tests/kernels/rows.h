@@ -22,7 +22,7 @@ typedef enum OperandKind {
   OPERAND_WEIGHT,     /* likewise; laid out as the device likes */
   OPERAND_F32,        /* f32 in every run; has a gradient */
   OPERAND_STATE,      /* f32 in every run, without a gradient */
-  OPERAND_COUNTER,    /* i64, one element, from 0 */
+  OPERAND_COUNTER,    /* i64, from 41 on */
   OPERAND_LABELS,     /* i32 */
   OPERAND_CODES       /* u8, any value, without a gradient */
 } OperandKind;

@@ -1,6 +1,6 @@
 /* Every op of graph/ops/README.md and its gradients on one device, against the reference in double precision,
- * in f32 and bf16, in every layout the device accepts, in place where allowed. README.md says within what.
- * usage: test_ops DEVICE [all [THREADS]]; `all`: the device runs every op, else what it cannot run is
+ * in f32, bf16 and f16, in every layout the device accepts, in place where allowed. README.md says within
+ * what. usage: test_ops DEVICE [all [THREADS]]; `all`: the device runs every op, else what it cannot run is
  * skipped. Exits with 77 when the machine does not offer the device, with 1 when VRAMLAB_REQUIRE names it. */
 #include "tests/kernels/rows.h"
 #include <setjmp.h>
@@ -50,10 +50,11 @@ static void layouts_are_told(void **state) {
   }
 }
 
-enum { MAX_TESTS = 128 };
+enum { MAX_TESTS = 256 };
 
-/* The rows' ops, each once, in both dtypes. */
+/* The rows' ops, each once, in every dtype. */
 static int32_t list_tests(Subject *subject, bool all, OpTest *tests, struct CMUnitTest *units) {
+  static const DType dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
   static char names[MAX_TESTS][64];
   int32_t count = 0;
   tests[count] = (OpTest){.subject = subject};
@@ -61,8 +62,8 @@ static int32_t list_tests(Subject *subject, bool all, OpTest *tests, struct CMUn
   count++;
   for (int32_t i = 0; i < op_row_count; i++) {
     if (i > 0 && strcmp(op_rows[i].op, op_rows[i - 1].op) == 0) continue;
-    for (int d = 0; d < 2 && count < MAX_TESTS; d++) {
-      DType dtype = d ? DTYPE_BF16 : DTYPE_F32;
+    for (int d = 0; d < 3 && count < MAX_TESTS; d++) {
+      DType dtype = dtypes[d];
       if (op_rows[i].f32_only && dtype != DTYPE_F32) continue;
       tests[count] = (OpTest){op_rows[i].op, subject, dtype, all};
       snprintf(names[count], sizeof names[count], "%s_%s_matches_reference", op_rows[i].op,

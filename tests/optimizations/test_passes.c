@@ -529,7 +529,7 @@ static void updates_in_backward_say_why_not(void **state) {
   assert_int_equal(status.code, VL_UNSUPPORTED);
   assert_non_null(strstr(status.message, "complete only after the last micro-batch"));
   program.accumulate = 1;
-  program.amp = DTYPE_F16;
+  program.scaling = vl_loss_scaling_dynamic();
   status = update->check(&program, "in-backward", &recipe);
   assert_int_equal(status.code, VL_UNSUPPORTED);
   assert_non_null(strstr(status.message, "loss scaling"));

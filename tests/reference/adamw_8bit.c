@@ -67,11 +67,15 @@ static double largest(const double *values, int64_t begin, int64_t end) {
 
 static void adamw_8bit(const Node *node, const Arrays *arrays) {
   const OpParams *params = &node->params;
+  UpdateFactor update = reference_update_factor(node, 5, arrays);
+  for (int32_t k = 0; update.skip && k < 4; k++)
+    reference_keep(node, arrays, k, k == 0 ? 0 : k + 1);
+  if (update.skip) return;
   Map of_mean, of_square;
   make_map(true, &of_mean);
   make_map(false, &of_square);
   int64_t elements = vl_tensor_elements(node->inputs[0]), blocks = node->inputs[4]->shape[1];
-  double given = arrays->context->learning_rate, steps = (double)arrays->context->step + 1.0;
+  double given = arrays->context->learning_rate, steps = update.steps;
   double rate = given > 0.0 ? given : params->learning_rate;
   double step = rate / (1.0 - pow(params->beta1, steps)), root = sqrt(1.0 - pow(params->beta2, steps));
   double *mean = vl_allocate((size_t)elements * sizeof *mean);
@@ -79,7 +83,7 @@ static void adamw_8bit(const Node *node, const Arrays *arrays) {
   for (int64_t i = 0; i < elements; i++) {
     const double *scales = arrays->inputs[4] + i / VL_STATE_BLOCK;
     int32_t code = (int32_t)arrays->inputs[2][i];
-    double g = arrays->inputs[1][i];
+    double g = update.factor * arrays->inputs[1][i];
     double m = (code > of_mean.top ? -of_mean.value[CODES - code] : of_mean.value[code]) * scales[0];
     double v = of_square.value[(int32_t)arrays->inputs[3][i]] * scales[blocks];
     mean[i] = m + (1.0 - params->beta1) * (g - m);

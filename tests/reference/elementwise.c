@@ -1,6 +1,7 @@
 /* Ops that treat each element alone. In place (output array = input array) works for all of them. */
 #include "tests/reference/ops.h"
 #include <math.h>
+#include <string.h>
 
 /* One element's result from the values at its place in inputs 0 and 1. */
 typedef double (*ElementFunction)(const OpParams *params, double a, double b);
@@ -135,28 +136,82 @@ static void dropout(const Node *node, const Arrays *arrays) {
   }
 }
 
+static void square_sum(const Node *node, const Arrays *arrays) {
+  double sum = node->input_count > 1 ? arrays->inputs[1][0] : 0.0;
+  for (int64_t i = 0; i < vl_tensor_elements(node->inputs[0]); i++)
+    sum += arrays->inputs[0][i] * arrays->inputs[0][i];
+  arrays->outputs[0][0] = sum;
+}
+
+/* torch.amp.GradScaler's unscale_ and update, with clip_grad_norm_ in between. */
+static void gradient_factor(const Node *node, const Arrays *arrays) {
+  const OpParams *params = &node->params;
+  bool scales = node->input_count > 1, finite = isfinite(arrays->inputs[0][0]);
+  double scale = scales ? arrays->inputs[1][0] : 1.0, norm = sqrt(arrays->inputs[0][0]) / scale;
+  double clip = params->max_norm / (norm + 1e-6), factor = 1.0 / scale;
+  if (params->max_norm > 0.0 && !(clip > 1.0)) factor *= clip;
+  arrays->outputs[0][0] = scales && !finite ? 0.0 : factor;
+  arrays->outputs[1][0] = norm;
+  if (!scales) return;
+  const double *counters = arrays->inputs[2];
+  double clean = finite ? counters[SCALER_CLEAN] + 1.0 : 0.0, grown = scale * params->growth;
+  bool grows = finite && clean >= (double)params->interval;
+  arrays->outputs[2][0] = !finite ? scale * params->backoff : grows && isfinite((float)grown) ? grown : scale;
+  arrays->outputs[3][SCALER_SKIPPED] = counters[SCALER_SKIPPED] + (finite ? 0.0 : 1.0);
+  arrays->outputs[3][SCALER_STEPS] = counters[SCALER_STEPS] + (finite ? 1.0 : 0.0);
+  arrays->outputs[3][SCALER_CLEAN] = grows ? 0.0 : clean;
+}
+
+UpdateFactor reference_update_factor(const Node *node, int32_t index, const Arrays *arrays) {
+  UpdateFactor update = {.factor = 1.0, .steps = (double)arrays->context->step + 1.0};
+  if (node->input_count > index) update.factor = arrays->inputs[index][0];
+  if (node->input_count <= index + 1) return update;
+  update.steps = arrays->inputs[index + 1][SCALER_STEPS];
+  update.skip = update.factor == 0.0;
+  return update;
+}
+
+void reference_keep(const Node *node, const Arrays *arrays, int32_t output, int32_t input) {
+  memmove(arrays->outputs[output], arrays->inputs[input],
+          (size_t)vl_tensor_elements(node->inputs[input]) * sizeof(double));
+}
+
 static void sgd(const Node *node, const Arrays *arrays) {
+  UpdateFactor update = reference_update_factor(node, 3, arrays);
+  if (update.skip) {
+    reference_keep(node, arrays, 0, 0);
+    reference_keep(node, arrays, 1, 2);
+    return;
+  }
   const double *w = arrays->inputs[0], *dw = arrays->inputs[1], *v = arrays->inputs[2];
   double given = arrays->context->learning_rate;
   double learning_rate = given > 0.0 ? given : node->params.learning_rate;
   for (int64_t i = 0; i < vl_tensor_elements(node->inputs[0]); i++) {
-    double velocity = node->params.momentum * v[i] + (dw[i] + node->params.weight_decay * w[i]);
+    double velocity =
+        node->params.momentum * v[i] + (update.factor * dw[i] + node->params.weight_decay * w[i]);
     arrays->outputs[1][i] = velocity;
     arrays->outputs[0][i] = w[i] - learning_rate * velocity;
   }
 }
 
 static void adamw(const Node *node, const Arrays *arrays) {
+  UpdateFactor update = reference_update_factor(node, 4, arrays);
+  if (update.skip) {
+    reference_keep(node, arrays, 0, 0);
+    reference_keep(node, arrays, 1, 2);
+    reference_keep(node, arrays, 2, 3);
+    return;
+  }
   const double *w = arrays->inputs[0], *dw = arrays->inputs[1], *m = arrays->inputs[2],
                *v = arrays->inputs[3];
   const OpParams *params = &node->params;
-  double given = arrays->context->learning_rate, steps = (double)arrays->context->step + 1.0;
+  double given = arrays->context->learning_rate, steps = update.steps;
   double learning_rate = given > 0.0 ? given : params->learning_rate;
   double step = learning_rate / (1.0 - pow(params->beta1, steps));
   double correction = sqrt(1.0 - pow(params->beta2, steps));
   for (int64_t i = 0; i < vl_tensor_elements(node->inputs[0]); i++) {
-    double mean = m[i] + (1.0 - params->beta1) * (dw[i] - m[i]);
-    double square = params->beta2 * v[i] + (1.0 - params->beta2) * dw[i] * dw[i];
+    double g = update.factor * dw[i], mean = m[i] + (1.0 - params->beta1) * (g - m[i]);
+    double square = params->beta2 * v[i] + (1.0 - params->beta2) * g * g;
     double decayed = w[i] * (1.0 - learning_rate * params->weight_decay);
     arrays->outputs[0][i] = decayed - step * mean / (sqrt(square) / correction + params->epsilon);
     arrays->outputs[1][i] = mean;
@@ -182,5 +237,7 @@ const ReferenceOp reference_elementwise_ops[] = {{"tanh", tanh_forward},
                                                  {"fill", fill},
                                                  {"dropout", dropout},
                                                  {"sgd", sgd},
+                                                 {"square_sum", square_sum},
+                                                 {"gradient_factor", gradient_factor},
                                                  {"adamw", adamw},
                                                  {NULL, NULL}};

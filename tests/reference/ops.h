@@ -20,6 +20,16 @@ typedef struct ReferenceOp {
 
 /* Each file's ops, ended by a NULL name. */
 extern const ReferenceOp reference_adamw_8bit_ops[];
+
+/* Inputs `index` and `index` + 1 of an update: what its gradient is multiplied by, which step this is, and
+ * whether it is skipped. */
+typedef struct UpdateFactor {
+  double factor, steps;
+  bool skip;
+} UpdateFactor;
+UpdateFactor reference_update_factor(const Node *node, int32_t index, const Arrays *arrays);
+/* An output of a skipped update is its input. */
+void reference_keep(const Node *node, const Arrays *arrays, int32_t output, int32_t input);
 extern const ReferenceOp reference_attention_ops[];
 extern const ReferenceOp reference_convolution_ops[];
 extern const ReferenceOp reference_normalization_ops[];
