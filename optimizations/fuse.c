@@ -1,6 +1,10 @@
 /* fuse=norm: batch norm, residual addition and ReLU become one op, so that the tensors between them are never
  * made. In backward, where two gradients meet (a residual's and that of the branch beside it) in front of a
- * batch norm, the norm takes both and their sum is never made. */
+ * batch norm, the norm takes both and their sum is never made.
+ *
+ * fuse=bias-gelu: in backward, the gradient of the bias in front of a GELU is summed as the GELU's gradient
+ * is made, which is not read once more for it. Forward the product adds the bias, and the GELU's gradient is
+ * made from their sum, which is kept. fuse=all: both. */
 #include "optimizations/internal.h"
 #include <string.h>
 
@@ -46,12 +50,16 @@ static void fuse_at(Program *program, Node *norm) {
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   (void)program;
   (void)recipe;
-  return optimization_one_of(&optimization_fuse, value, "norm");
+  return optimization_one_of(&optimization_fuse, value, "norm, bias-gelu, all");
+}
+
+static bool has_part(const char *value, const char *part) {
+  return strcmp(value, part) == 0 || strcmp(value, "all") == 0;
 }
 
 static Status apply(Program *program, const char *value, const Target *target) {
-  (void)value;
   (void)target;
+  if (!has_part(value, "norm")) return vl_ok();
   Graph *graph = program->graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
     Node *node = graph->nodes[i];
@@ -74,9 +82,7 @@ static Node *gradient_sum(const Program *program, const Node *backward) {
   return sole_reader(program, dy->producer, "batch_norm_backward") == backward ? dy->producer : NULL;
 }
 
-static Status apply_to_gradients(Program *program, const char *value, const Target *target) {
-  (void)value;
-  (void)target;
+static void sum_in_norms(Program *program) {
   Graph *graph = program->graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
     Node *node = graph->nodes[i];
@@ -88,15 +94,52 @@ static Status apply_to_gradients(Program *program, const char *value, const Targ
     vl_graph_remove(graph, sum);
     i--; /* what followed the sum moved up */
   }
+}
+
+/* The sum of a GELU's gradient over all but the last dimension, in the type it is made in. */
+static Node *bias_sum(const Graph *graph, const Node *gelu) {
+  const Tensor *dx = gelu->outputs[0];
+  DType made = dx->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
+  for (int32_t i = gelu->position + 1; i < graph->node_count; i++) {
+    Node *node = graph->nodes[i];
+    if (!is_op(node, "sum") || node->inputs[0] != dx || node->outputs[0]->dtype != made) continue;
+    bool last = node->params.axis_count == dx->rank - 1;
+    for (int32_t k = 0; last && k < dx->rank - 1; k++)
+      last = node->params.axes[k] == k;
+    if (last) return node;
+  }
+  return NULL;
+}
+
+static void sum_in_gelus(Graph *graph) {
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    Node *gelu = graph->nodes[i];
+    Node *sum = is_op(gelu, "gelu_backward") && gelu->output_count == 1 ? bias_sum(graph, gelu) : NULL;
+    if (!sum) continue;
+    gelu->params.alpha = 1.0;
+    gelu->outputs[1] = sum->outputs[0];
+    gelu->outputs[1]->producer = gelu;
+    gelu->output_count = 2;
+    sum->output_count = 0;
+    vl_graph_remove(graph, sum);
+  }
+}
+
+static Status apply_to_gradients(Program *program, const char *value, const Target *target) {
+  (void)target;
+  if (has_part(value, "norm")) sum_in_norms(program);
+  if (has_part(value, "bias-gelu")) sum_in_gelus(program->graph);
   return vl_ok();
 }
 
 const Optimization optimization_fuse = {
     .name = "fuse",
-    .also_called = "kernel fusion, fused batch norm, BN+ReLU",
+    .also_called = "kernel fusion, fused batch norm, BN+ReLU, bias+GELU",
     .turn_on = "model = torch.compile(model)",
-    .values = "norm",
-    .help = "one op for batch norm, residual addition and ReLU, forward and backward: no tensors in between",
+    .values = "norm, bias-gelu, all",
+    .help =
+        "one op for batch norm, residual addition and ReLU (norm), for the gradients of GELU and the bias "
+        "before it (bias-gelu): no tensors in between",
     .phase = PHASE_GRAPH,
     .preserves = PRESERVES_TOLERANCE,
     .check = check,

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* stack=vramlab: our best with equal results. A key given beside it overrides its part. */
-static const char *const stack_items[][2] = {{"fuse", "norm"},       {"pool-index", "u8"},
+static const char *const stack_items[][2] = {{"fuse", "all"},        {"pool-index", "u8"},
                                              {"attention", "fused"}, {"dropout", "redrawn"},
                                              {"weights", "on-use"},  {"inplace", "all"}};
 

@@ -1,5 +1,6 @@
 /* weights=on-use: low-precision copies of weights are made where they are used instead of being kept from
  * forward to backward, and weight gradients leave their kernel in fp32 instead of being cast afterwards.
+ * weights=cached: the latter alone; the copies are kept, as autocast's cache does, which saves a cast each.
  * Needs amp to matter. */
 #include "optimizations/internal.h"
 #include <string.h>
@@ -60,14 +61,13 @@ static Status widen_gradient(Program *program, ParameterGradient *entry) {
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   (void)program;
   (void)recipe;
-  return optimization_one_of(&optimization_weights, value, "on-use");
+  return optimization_one_of(&optimization_weights, value, "on-use, cached");
 }
 
 static Status apply(Program *program, const char *value, const Target *target) {
-  (void)value;
   (void)target;
   Graph *graph = program->graph;
-  for (int32_t i = 0; i < graph->node_count;) {
+  for (int32_t i = 0; i < graph->node_count && strcmp(value, "on-use") == 0;) {
     Node *node = graph->nodes[i];
     for (int32_t k = 0; node->segment == SEGMENT_BACKWARD && k < node->input_count; k++) {
       if (node->inputs[k] && is_weight_cast(node->inputs[k]->producer)) VL_TRY(recast(graph, node, k));
@@ -83,8 +83,9 @@ const Optimization optimization_weights = {
     .name = "weights",
     .also_called = "autocast weight cache, fp32 weight gradients",
     .turn_on = "with torch.autocast(device_type, dtype=torch.bfloat16, cache_enabled=False):",
-    .values = "on-use",
-    .help = "with amp: low-precision weights live only while a kernel reads them",
+    .values = "on-use, cached",
+    .help = "with amp: low-precision weights live only while a kernel reads them (cached: from forward to "
+            "backward, as in autocast), and weight gradients are made in fp32",
     .phase = PHASE_BACKWARD,
     .preserves = PRESERVES_TOLERANCE,
     .check = check,

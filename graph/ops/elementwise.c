@@ -104,7 +104,7 @@ static int64_t flops_gelu(const Node *node) { return op_multiply(5, vl_tensor_el
 
 /* Phi(x) as above without the last product; the density: square, / -2, exp, constant; x *, +, dy *. */
 static int64_t flops_gelu_backward(const Node *node) {
-  return op_multiply(11, vl_tensor_elements(node->inputs[0]));
+  return op_multiply(11 + (node->params.alpha == 1 ? 1 : 0), vl_tensor_elements(node->inputs[0]));
 }
 
 /* Square, difference, product; tanh itself counts as one. */
@@ -117,6 +117,18 @@ static Status check_slope(const Node *node) {
   if (node->params.alpha >= 0) return vl_ok();
   return op_error(VL_INVALID, node, "alpha = %g; the slope below zero must be at least 0",
                   node->params.alpha);
+}
+
+/* With alpha the gradient of a bias that was added to x. */
+static Status infer_gelu_backward(Graph *graph, Node *node) {
+  VL_TRY(infer_binary(graph, node));
+  if (node->params.alpha == 0) return vl_ok();
+  const Tensor *x = node->inputs[1];
+  if (node->params.alpha != 1 || x->rank < 1)
+    return op_error(VL_INVALID, node,
+                    "alpha = %g; must be 0, or 1 for the bias's gradient, of x's last dimension",
+                    node->params.alpha);
+  return op_add_output(graph, node, "dbias", op_statistics_dtype(x->dtype), 1, &x->shape[x->rank - 1]);
 }
 
 static Status infer_relu(Graph *graph, Node *node) {
@@ -186,11 +198,12 @@ const Op op_gelu = {.name = "gelu",
                     .flops = flops_gelu};
 
 const Op op_gelu_backward = {.name = "gelu_backward",
+                             OP_FIELDS(alpha_fields),
                              .min_inputs = 2,
                              .max_inputs = 2,
                              .precision = PRECISION_KEEP,
                              .inplace = {1U << 0},
-                             .infer = infer_binary,
+                             .infer = infer_gelu_backward,
                              .flops = flops_gelu_backward};
 
 const Op op_tanh = {.name = "tanh",

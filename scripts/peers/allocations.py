@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Count what one ResNet-50 training step in eager PyTorch allocates on the CPU, and what is live at its peak.
+"""Count what one training step (ResNet-50, BERT) in eager PyTorch allocates on the CPU, and what is live at its
+peak.
 
 Prints one JSON object. All figures are bytes as requested from PyTorch's CPU allocator during one step after
-warm-up (momentum exists, gradients are None), from the profiler's allocation events: a running sum, so the
+warm-up (moments exist, gradients are None), from the profiler's allocation events: a running sum, so the
 peak is exact and free of allocator rounding and of what libraries take elsewhere.
 
-  base_bytes                 parameters, buffers, inputs and momentum, each storage once
+  base_bytes                 parameters, buffers, inputs and the optimizer's moments, each storage once
   peak_above_start_bytes     highest running sum within the step, including what the convolution library
                              allocates through PyTorch and frees again within one call
   peak_total_bytes           base_bytes + peak_above_start_bytes
@@ -17,38 +18,53 @@ Exit code 77 when PyTorch is not installed.
 """
 import argparse
 import collections
+import contextlib
+import io
 import json
+import pathlib
+import runpy
 import sys
 import time
 
 try:
     import torch
-    import torch.nn.functional as F
-    import torchvision
     from torch.profiler import ProfilerActivity, profile, record_function
 except ImportError as missing:
     print(f"skipped: {missing}; scripts/peers/setup installs it", file=sys.stderr)
     sys.exit(77)
 
 
-class Step:
-    """One training step of the workload scripts/peers/pytorch_step.py measures."""
+SIZES = {"resnet50": ["size"], "bert-base": ["sequence"], "bert-large": ["sequence"]}
 
-    def __init__(self, batch, size, amp, channels_last):
-        torch.manual_seed(0)
-        self.model = torchvision.models.resnet50()
-        self.images = torch.randn(batch, 3, size, size)
-        self.labels = torch.randint(0, 1000, (batch,))
-        self.amp = amp
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=.01, momentum=.9, weight_decay=1e-4,
-                                         fused=True)
-        if channels_last:
-            self.model.to(memory_format=torch.channels_last)
+
+def tensors_of(function):
+    """What a function made inside another holds of that one's tensors."""
+    return [cell.cell_contents for cell in function.__closure__ or () if torch.is_tensor(cell.cell_contents)]
+
+
+class Step:
+    """One training step of the workload scripts/peers/pytorch_step.py measures: that script, run for a step, leaves
+    model, loss and optimizer."""
+
+    def __init__(self, options):
+        arguments = [options.case, str(options.batch), "--steps", "1", "--seq", str(options.sequence)]
+        if options.case == "resnet50":
+            arguments += ["--size", str(options.size)]
+        arguments += ["--channels-last"] if options.channels_last else []
+        arguments += ["--threads", str(options.threads)] if options.threads else []
+        script = pathlib.Path(__file__).with_name("pytorch_step.py")
+        before, sys.argv = sys.argv, [str(script)] + arguments
+        with contextlib.redirect_stdout(io.StringIO()):
+            made = runpy.run_path(str(script))
+        sys.argv = before
+        self.model, self.loss, self.optimizer = made["m"], made["loss_fn"], made["opt"]
+        self.inputs = tensors_of(made["loss_fn"]) + tensors_of(made["forward"])
+        self.amp = options.amp
 
     def run(self, after_backward=lambda: None):
         with record_function("phase.forward"):
             with torch.autocast("cpu", torch.bfloat16, enabled=self.amp == "bf16"):
-                loss = F.cross_entropy(self.model(self.images).float(), self.labels)
+                loss = self.loss()
         with record_function("phase.backward"):
             loss.backward()
         after_backward()
@@ -58,10 +74,10 @@ class Step:
 
     def base(self):
         """Bytes that are there before the step, by kind, each storage once."""
-        momentum = [value for state in self.optimizer.state.values() for value in state.values()
+        moments = [value for state in self.optimizer.state.values() for value in state.values()
                     if torch.is_tensor(value)]
         kinds = {"parameters": list(self.model.parameters()), "buffers": list(self.model.buffers()),
-                 "inputs": [self.images, self.labels], "momentum": momentum}
+                 "inputs": self.inputs, "moments": moments}
         sizes, seen = {}, set()
         for kind, tensors in kinds.items():
             sizes[kind] = 0
@@ -160,8 +176,8 @@ def explain(at_peak):
     return dict(by_category.most_common()), dict(by_operator.most_common(24))
 
 
-def measure(batch, size, amp, channels_last):
-    step = Step(batch, size, amp, channels_last)
+def measure(options):
+    step = Step(options)
     for _ in range(2):
         step.run()
     base = step.base()
@@ -203,7 +219,8 @@ def measure(batch, size, amp, channels_last):
     own_categories, own_operators = explain(own_at_peak)
     newest = max(own_at_peak, key=lambda block: block.born)
     return {
-        "case": "resnet50", "batch": batch, "size": size, "amp": amp, "channels_last": channels_last,
+        "case": options.case, "batch": options.batch, **{key: getattr(options, key) for key in SIZES[options.case]},
+        "amp": options.amp, "channels_last": options.channels_last,
         "torch": torch.__version__, "threads": torch.get_num_threads(),
         "base_bytes": sum(base.values()), "base": base,
         "peak_above_start_bytes": total, "peak_total_bytes": sum(base.values()) + total,
@@ -222,17 +239,23 @@ def measure(batch, size, amp, channels_last):
     }
 
 
-def main():
+def options_of(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--case", choices=sorted(SIZES), default="resnet50")
     parser.add_argument("--size", type=int, default=224, help="image side")
+    parser.add_argument("--sequence", type=int, default=128, help="tokens of a sample")
     parser.add_argument("--amp", choices=["bf16"], default=None)
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--threads", type=int, default=0, help="0: all")
-    options = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main():
+    options = options_of()
     if options.threads:
         torch.set_num_threads(options.threads)
-    print(json.dumps(measure(options.batch, options.size, options.amp, options.channels_last), indent=1))
+    print(json.dumps(measure(options), indent=1))
 
 
 if __name__ == "__main__":

@@ -299,7 +299,7 @@ class Fit(ProgramTest):
         between = (found["rungs"][0]["needed_bytes"] + found["rungs"][0]["needed_low_bytes"]) // 2
         self.assertFalse(self.fit("--profile", "V100-32GB", "--capacity", str(between), code=1)["rungs"][0]["fits"])
         # what would need more than the card has is told too
-        more = strict_json(self.run_program("fit", "--case", "bert-base", "--batch", "4000", "--profile", "V100-32GB", "--json",
+        more = strict_json(self.run_program("fit", "--case", "bert-base", "--batch", "8000", "--profile", "V100-32GB", "--json",
                                             code=1).stdout)
         self.assertGreater(more["rungs"][0]["needed_bytes"], more["capacity_bytes"])
 

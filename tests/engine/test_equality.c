@@ -148,6 +148,7 @@ static const char *const of_amp[] = {
 };
 
 static const char *const of_amp_vramlab[] = {
+    "stack=vramlab amp=bf16 weights=cached",
     "stack=vramlab amp=bf16 checkpoint=2",
     "stack=vramlab amp=bf16 checkpoint=2 recompute=norm update=in-backward",
 };

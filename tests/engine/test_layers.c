@@ -105,6 +105,13 @@ static void layer_norms_of_primitives_are_layer_norms(void **state) {
     assert_close(build_bert, "baseline", build_bert, composed[i], 24.0 * NORMS);
 }
 
+/* The sum of a bias's gradient, made of values before their rounding. */
+static void fused_bias_gradients_are_those_of_sums(void **state) {
+  (void)state;
+  assert_close(build_bert, "baseline", build_bert, "fuse=bias-gelu", 0.0);
+  assert_close(build_bert, "stack=vramlab fuse=norm", build_bert, "stack=vramlab", 0.0);
+}
+
 static void build_bottlenecks(Program *program) {
   network_bottlenecks(&(NetOptions){.batch = 4, .size = 16}, program);
 }
@@ -132,6 +139,7 @@ static void inverted_norms_are_those_that_keep_their_input(void **state) {
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(layer_norms_of_primitives_are_layer_norms),
+      cmocka_unit_test(fused_bias_gradients_are_those_of_sums),
       cmocka_unit_test(inverted_norms_are_those_that_keep_their_input),
   };
   if (argc > 1) device_name = argv[1];

@@ -218,6 +218,21 @@ static void gelu_bounds(const Node *node, double *const *inputs, double *const *
   }
 }
 
+/* The bias's gradient sums what is made before it is rounded. */
+static void gelu_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                 double *const *bounds) {
+  gelu_bounds(node, inputs, outputs, bounds);
+  if (node->output_count < 2) return;
+  int64_t width = node->outputs[1]->shape[0], rows = vl_tensor_elements(node->outputs[0]) / width;
+  for (int64_t c = 0; c < width; c++) {
+    double magnitude = 0.0;
+    for (int64_t i = c; i < rows * width; i += width)
+      magnitude += fabs(inputs[0][i]) * (1.0 + fabs(inputs[1][i]));
+    bounds[1][c] =
+        bound_of(function_roundings + sum_roundings(rows), magnitude, outputs[1][c], node->outputs[1]->dtype);
+  }
+}
+
 static bool row_counts(const double *labels, int64_t row) { return labels[row] != (double)VL_IGNORED_LABEL; }
 
 static double counted_rows(const double *labels, int64_t rows) {
@@ -560,7 +575,7 @@ static const OwnBound own_bounds[] = {{"batch_norm_stats", stats_bounds},
                                       {"softmax", softmax_bounds},
                                       {"softmax_backward", softmax_backward_bounds},
                                       {"gelu", gelu_bounds},
-                                      {"gelu_backward", gelu_bounds},
+                                      {"gelu_backward", gelu_backward_bounds},
                                       {"softmax_cross_entropy", loss_bounds},
                                       {"softmax_cross_entropy_backward", loss_backward_bounds}};
 

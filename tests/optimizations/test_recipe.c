@@ -41,10 +41,10 @@ static void keys_beside_our_stack_override_its_parts(void **state) {
   (void)state;
   Recipe recipe;
   require_ok(vl_recipe_parse("stack=vramlab", &recipe));
-  assert_string_equal(vl_recipe_value(&recipe, "fuse"), "norm");
+  assert_string_equal(vl_recipe_value(&recipe, "fuse"), "all");
   assert_string_equal(vl_recipe_value(&recipe, "inplace"), "all");
   assert_string_equal(vl_recipe_value(&recipe, "attention"), "fused");
-  assert_canonical("stack=vramlab fuse=norm inplace=all", "stack=vramlab");
+  assert_canonical("stack=vramlab fuse=all inplace=all", "stack=vramlab");
   assert_canonical("inplace=source stack=vramlab", "stack=vramlab inplace=source");
   require_ok(vl_recipe_parse("inplace=source stack=vramlab", &recipe));
   assert_string_equal(vl_recipe_value(&recipe, "inplace"), "source");

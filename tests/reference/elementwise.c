@@ -100,7 +100,15 @@ static double constant(const OpParams *params, double a, double b) {
 static void relu(const Node *node, const Arrays *arrays) { each(node, arrays, relu_of); }
 static void relu_backward(const Node *node, const Arrays *arrays) { each(node, arrays, relu_backward_of); }
 static void gelu(const Node *node, const Arrays *arrays) { each(node, arrays, gelu_of); }
-static void gelu_backward(const Node *node, const Arrays *arrays) { each(node, arrays, gelu_backward_of); }
+static void gelu_backward(const Node *node, const Arrays *arrays) {
+  each(node, arrays, gelu_backward_of);
+  double *dbias = node->output_count > 1 ? arrays->outputs[1] : NULL;
+  if (!dbias) return;
+  int64_t width = node->outputs[1]->shape[0];
+  memset(dbias, 0, (size_t)width * sizeof *dbias);
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++)
+    dbias[i % width] += arrays->outputs[0][i];
+}
 static void tanh_forward(const Node *node, const Arrays *arrays) { each(node, arrays, tanh_of); }
 static void tanh_backward(const Node *node, const Arrays *arrays) { each(node, arrays, tanh_backward_of); }
 static void magnitude(const Node *node, const Arrays *arrays) { each(node, arrays, magnitude_of); }
