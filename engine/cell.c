@@ -130,31 +130,36 @@ Status vl_cell_check(const CellSpec *spec) {
 static Status run_at_end(const CellSpec *spec, const CellObserver *observer, bool low_end,
                          CellResult *result);
 
-/* The peak query of a Target: plans this cell with another value of a key of its recipe. */
-static Status plan_needed(void *context, const char *key, const char *value, int64_t *bytes) {
-  const Cell *cell = context;
-  CellSpec spec = *cell->spec;
-  Recipe recipe = cell->recipe;
-  CellResult result;
+/* Writes a recipe into a spec with another value of one of its keys. */
+static Status set_value(const Recipe *of, const char *key, const char *value, CellSpec *spec) {
+  Recipe recipe = *of;
   for (int32_t i = 0; i < recipe.count; i++) {
     RecipeItem *item = &recipe.items[i];
     if (strcmp(item->optimization->name, key) == 0) snprintf(item->value, sizeof item->value, "%s", value);
   }
-  vl_recipe_format(&recipe, spec.recipe, sizeof spec.recipe);
-  if (strlen(spec.recipe) == sizeof spec.recipe - 1)
-    return vl_error(VL_UNSUPPORTED, "with %s=%s the recipe is longer than %d characters", key, value,
-                    VL_RECIPE_BYTES - 2);
+  vl_recipe_format(&recipe, spec->recipe, sizeof spec->recipe);
+  if (strlen(spec->recipe) < sizeof spec->recipe - 1) return vl_ok();
+  return vl_error(VL_UNSUPPORTED, "with %s=%s the recipe is longer than %d characters", key, value,
+                  VL_RECIPE_BYTES - 2);
+}
+
+/* The peak query of a Target: plans this cell with another value of a key of its recipe. */
+static Status plan_needed(void *context, const char *key, const char *value, int64_t *bytes) {
+  const Cell *cell = context;
+  CellSpec spec = *cell->spec;
+  VL_TRY(set_value(&cell->recipe, key, value, &spec));
   snprintf(spec.device, sizeof spec.device, "plan");
   spec.data[0] = spec.save_state[0] = spec.load_state[0] = '\0';
   spec.unlimited = true;
   spec.timeline = false;
-  VL_TRY(run_at_end(&spec, NULL, cell->low_end, &result));
-  Status status = vl_ok();
-  *bytes = result.needed_bytes;
-  if (strcmp(result.status, "ok") != 0)
-    status =
-        vl_error(VL_UNSUPPORTED, "the plan of %s ended as %s: %s", spec.recipe, result.status, result.error);
-  vl_cell_result_clear(&result);
+  CellResult *planned = vl_allocate(sizeof *planned);
+  Status status = run_at_end(&spec, NULL, cell->low_end, planned);
+  *bytes = planned->needed_bytes;
+  if (status.code == VL_OK && strcmp(planned->status, "ok") != 0)
+    status = vl_error(VL_UNSUPPORTED, "the plan of %s ended as %s: %s", spec.recipe, planned->status,
+                      planned->error);
+  vl_cell_result_clear(planned);
+  free(planned);
   return status;
 }
 
@@ -703,8 +708,13 @@ static Status run_at_end(const CellSpec *spec, const CellObserver *observer, boo
 static Status run_divided(const CellSpec *spec, const CellObserver *observer, CellResult *result) {
   VL_TRY(run_at_end(spec, observer, false, result));
   if (!spec->profile[0]) return vl_ok();
+  /* What was chosen for the upper end is what runs. */
+  CellSpec same = *spec;
+  Recipe recipe;
+  VL_TRY(vl_recipe_parse(spec->recipe, &recipe));
+  if (*result->checkpoint_chosen) VL_TRY(set_value(&recipe, "checkpoint", result->checkpoint_chosen, &same));
   CellResult *low = vl_allocate(sizeof *low);
-  Status status = run_at_end(spec, NULL, true, low);
+  Status status = run_at_end(&same, NULL, true, low);
   result->needed_low_bytes = low->needed_bytes;
   vl_cell_result_clear(low);
   free(low);

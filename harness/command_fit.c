@@ -228,11 +228,29 @@ static void add_answer(Document *document, const Answer *answer) {
   add_part(document, answer);
 }
 
+/* Which blocks checkpoint=auto means, in the answer or, when nothing fits, in the leanest recipe. */
+static void add_chosen(Document *document, const Fit *fit) {
+  const Rung *rung = &fit->rungs[fit->answer >= 0 ? fit->answer : fit->leanest];
+  int first = 0, last = 0, length = 0;
+  if (!*rung->checkpoint_chosen) return;
+  int parts = sscanf(rung->checkpoint_chosen, "runs:%d-%d/%d", &first, &last, &length);
+  const char *example =
+      parts == 3 ? vl_document_format(document, " (blocks %d to %d, %d a checkpoint)", first, last, length)
+                 : "";
+  bool more = strchr(rung->checkpoint_chosen, ',') != NULL;
+  vl_document_add(document, PASSAGE_NOTE, true,
+                  vl_document_format(document,
+                                     "checkpoint=auto is checkpoint=%s here%s: of the choices of "
+                                     "blocks that fit the one with the fewest extra FLOPs.",
+                                     rung->checkpoint_chosen, more ? "" : example));
+}
+
 static void print_answer(const Answer *answer) {
   Document *document = vl_document_create();
   add_table(document, answer);
   add_left_out(document, &answer->fit);
   add_turn_on(document, answer);
+  add_chosen(document, &answer->fit);
   add_answer(document, answer);
   vl_report_term(document, stdout, vl_terminal_width(stdout), vl_terminal_color(stdout));
   vl_document_destroy(&document);
@@ -256,6 +274,8 @@ static json_t *rung_json(const Rung *rung, int64_t capacity) {
                       planned ? json_integer((json_int_t)(capacity - rung->needed_bytes)) : json_null());
   json_object_set_new(json, "flops_per_step", known(rung->flops_per_step));
   json_object_set_new(json, "recompute_flops", known(rung->recompute_flops));
+  json_object_set_new(json, "checkpoint_chosen",
+                      *rung->checkpoint_chosen ? json_string(rung->checkpoint_chosen) : json_null());
   json_object_set_new(json, "extra_flops_ratio",
                       planned ? json_real(vl_rung_extra_flops(rung)) : json_null());
   return json;

@@ -12,8 +12,7 @@ static const FitStep ladder[] = {
     {"amp=bf16", NULL},
     {"weights=on-use", NULL},
     {"update=in-backward", NULL},
-    {"checkpoint=segments:2", NULL},
-    {"checkpoint=segments:4", NULL},
+    {"checkpoint=auto", NULL}, /* the fewest FLOPs that make it fit */
     {"checkpoint=1", NULL},
     {"recompute=norm", NULL},
     {"offload=activations", NULL},
@@ -116,6 +115,8 @@ static Status try_rung(Runner *runner, const SuiteCell *start, Fit *fit, Rung *r
   rung->flops_per_step = vl_record_integer(record, "flops_per_step");
   rung->recompute_flops = vl_record_integer(record, "recompute_flops");
   rung->parameters = vl_record_integer(record, "params");
+  const char *chosen = vl_record_text(record, "checkpoint_chosen");
+  snprintf(rung->checkpoint_chosen, sizeof rung->checkpoint_chosen, "%s", chosen ? chosen : "");
   rung->end = rung->needed_bytes <= start->spec.capacity_bytes ? RUNG_FITS : RUNG_TOO_LARGE;
   const char *device = vl_record_text(record, "device_name"), *hardware = vl_record_text(record, "hardware");
   snprintf(fit->device, sizeof fit->device, "%s (%s)", device ? device : "plan",

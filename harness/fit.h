@@ -35,6 +35,7 @@ typedef struct Rung {
   int64_t needed_low_bytes;             /* a profile: at the lower ends of its intervals */
   int64_t flops_per_step, recompute_flops;
   int64_t parameters;
+  char checkpoint_chosen[VL_RECIPE_VALUE_BYTES]; /* what checkpoint=auto stands for here; "" */
 } Rung;
 
 enum { VL_MAX_RUNGS = 32 };

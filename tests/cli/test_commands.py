@@ -304,13 +304,26 @@ class Fit(ProgramTest):
         self.assertGreater(more["rungs"][0]["needed_bytes"], more["capacity_bytes"])
 
     def test_what_a_case_refuses_is_skipped_with_the_reason(self):
-        found = strict_json(self.run_program("fit", *self.SMALL_BERT[:2], "--set", "layers=1", "--set", "hidden=64", "--set", "heads=2",
-                                             "--batch", "8", "--capacity", "4GiB", "--all", "--json").stdout)
+        found = self.fit("--recipe", "accumulate=2", "--capacity", "4GiB", "--all")
         refused = [rung for rung in found["rungs"] if rung["end"] == "refused"]
-        self.assertIn("checkpoint=segments:4", [rung["step"] for rung in refused])
+        self.assertIn("update=in-backward", [rung["step"] for rung in refused])
         for rung in refused:
             self.assertTrue(rung["reason"])
             self.assertIsNone(rung["needed_bytes"])
+
+    def test_blocks_to_checkpoint_are_chosen_for_the_capacity(self):
+        """Of the runs that fit the ones with the fewest extra FLOPs: fewer with more room, none of all with enough."""
+        base = self.fit("--recipe", "attention=fused", "--all", "--capacity", "64GiB")
+        rungs = {rung["step"]: rung for rung in base["rungs"]}
+        self.assertEqual(rungs["checkpoint=auto"]["checkpoint_chosen"], "segments:1")
+        extra, most = [], rungs["checkpoint=auto"]["needed_bytes"]
+        for share in (0.8, 0.6):
+            found = strict_json(self.run_program("plan", *self.SMALL_BERT, "--batch", "64", "--capacity", int(most * share),
+                                                 "--recipe", rungs["checkpoint=auto"]["recipe"], "--json").stdout)
+            self.assertLessEqual(found["needed_bytes"], most * share)
+            self.assertRegex(found["checkpoint_chosen"], "^runs:")
+            extra.append(found["recompute_flops"])
+        self.assertTrue(0 < extra[0] < extra[1])
 
     def test_bad_input(self):
         self.refuses("fit", "--batch", "4", says="--case")
