@@ -142,8 +142,9 @@ Status vl_plan_device_create(Device *inner, const char *name, int64_t capacity_b
 
 /* ---- Profiles --------------------------------------------------------------------------------------------- */
 
-/* A device on paper (devices/profiles/<name>.yaml): name, memory, what context and libraries take, and the
- * workspace of convolutions as an interval, since it depends on the algorithm a library picks. */
+/* A device on paper (devices/profiles/<name>.yaml): name, memory, what context and libraries take, the
+ * workspace of convolutions as an interval, since it depends on the algorithm a library picks, and the types
+ * of 16 bits it multiplies. */
 typedef struct DeviceProfile {
   char name[64];
   char describes[128];
@@ -151,6 +152,7 @@ typedef struct DeviceProfile {
   int64_t memory_bytes;
   int64_t context_low_bytes, context_high_bytes;     /* CUDA context and library handles */
   int64_t workspace_low_bytes, workspace_high_bytes; /* per convolution or product */
+  bool has_bf16;                                     /* natively, as from sm_80 on; fp16 all have */
   bool has_time;
 } DeviceProfile;
 /* VL_INVALID names file, line and accepted keys. */

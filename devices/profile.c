@@ -9,7 +9,7 @@
 #include <string.h>
 #include <yaml.h>
 
-typedef enum KeyType { KEY_TEXT = 0, KEY_BYTES } KeyType;
+typedef enum KeyType { KEY_TEXT = 0, KEY_BYTES, KEY_LOW_TYPES } KeyType;
 
 typedef struct ProfileKey {
   const char *name;
@@ -29,11 +29,12 @@ static const ProfileKey keys[] = {
     {"context_high", KEY_BYTES, FIELD(context_high_bytes), 0, INT64_C(1) << 34},
     {"workspace_low", KEY_BYTES, FIELD(workspace_low_bytes), 0, INT64_C(1) << 34},
     {"workspace_high", KEY_BYTES, FIELD(workspace_high_bytes), 0, INT64_C(1) << 34},
+    {"low_types", KEY_LOW_TYPES, FIELD(has_bf16), 0, 0},
 };
 #undef FIELD
 enum { KEYS = sizeof keys / sizeof *keys };
 static const char accepted_keys[] =
-    "name, describes, source, memory, context_low, context_high, workspace_low, workspace_high";
+    "name, describes, source, memory, context_low, context_high, workspace_low, workspace_high, low_types";
 
 typedef struct Reader {
   const char *path;
@@ -91,6 +92,17 @@ static Status set_bytes(const Reader *reader, const ProfileKey *key, const yaml_
   return vl_ok();
 }
 
+/* What the card multiplies natively; every one that has bf16 has fp16. */
+static Status set_low_types(const Reader *reader, const ProfileKey *key, const yaml_event_t *event) {
+  const char *text = (const char *)event->data.scalar.value;
+  bool has_bf16 = strcmp(text, "bf16, fp16") == 0;
+  if (!has_bf16 && strcmp(text, "fp16") != 0)
+    return vl_error(VL_INVALID, "%s:%zu: %s is \"%s\"; accepted: fp16 (before sm_80), or bf16, fp16",
+                    reader->path, event->start_mark.line + 1, key->name, text);
+  memcpy((char *)reader->profile + key->offset, &has_bf16, sizeof has_bf16);
+  return vl_ok();
+}
+
 static Status read_value(Reader *reader, int32_t index) {
   yaml_event_t event;
   VL_TRY(next(reader, &event));
@@ -99,6 +111,8 @@ static Status read_value(Reader *reader, int32_t index) {
     status = fail(reader, &event.start_mark, "one value is expected for", keys[index].name);
   else if (keys[index].type == KEY_TEXT)
     status = set_text(reader, &keys[index], &event);
+  else if (keys[index].type == KEY_LOW_TYPES)
+    status = set_low_types(reader, &keys[index], &event);
   else
     status = set_bytes(reader, &keys[index], &event);
   yaml_event_delete(&event);

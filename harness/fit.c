@@ -3,22 +3,30 @@
 
 #include <string.h>
 
-/* Least intrusive first: a line around the model that makes it faster too; what forbids clipping and
- * accumulation but costs no operations; recomputation, by how much of the forward pass is repeated; copies
- * to host memory and back, which cost what the bus does; and leaving PyTorch. What has nothing to gain while
- * activations are the peak comes again after them. */
+/* Least intrusive first: a line around the model that makes it faster too; the loss in parts, a line in its
+ * place for a few operations; what forbids clipping and accumulation but costs no operations; another
+ * optimizer, whose results are near enough; recomputation, by how much of the forward pass is repeated;
+ * copies to host memory and back, which cost what the bus does; and leaving PyTorch. What has nothing to gain
+ * while activations are the peak comes again after them. What is another training is not offered. */
 static const FitStep ladder[] = {
-    {"attention=fused", NULL},
-    {"amp=bf16", NULL},
-    {"weights=on-use", NULL},
-    {"update=in-backward", NULL},
-    {"checkpoint=auto", NULL}, /* the fewest FLOPs that make it fit */
-    {"checkpoint=1", NULL},
-    {"recompute=norm", NULL},
-    {"offload=activations", NULL},
-    {"offload=activations+optimizer", NULL},
-    {"update=in-backward", NULL},
-    {"stack=vramlab", "no equivalent: vramlab's own fused and in-place layers (vramlab list optimizations)"},
+    {.item = "attention=fused"},
+    {.item = "amp=bf16", .where = FIT_WITH_BF16},
+    {.item = "amp=fp16",
+     .turn_on = "with torch.autocast(device_type, dtype=torch.float16):  # and a torch.amp.GradScaler",
+     .where = FIT_WITHOUT_BF16},
+    {.item = "weights=on-use"},
+    {.item = "loss-chunks=8"},
+    {.item = "update=in-backward"},
+    {.item = "optimizer-state=8bit"},
+    {.item = "checkpoint=auto"}, /* the fewest FLOPs that make it fit */
+    {.item = "checkpoint=1"},
+    {.item = "recompute=norm"},
+    {.item = "offload=activations"},
+    {.item = "offload=activations+optimizer"},
+    {.item = "loss-chunks=8"},
+    {.item = "update=in-backward"},
+    {.item = "stack=vramlab",
+     .turn_on = "no equivalent: vramlab's own fused and in-place layers (vramlab list optimizations)"},
 };
 
 const FitStep *vl_fit_ladder(int32_t *count) {
@@ -161,18 +169,29 @@ static Status climb_step(Runner *runner, const SuiteCell *start, const FitStep *
   return vl_ok();
 }
 
+/* Whether what the job is for multiplies bf16 natively. */
+static Status find_bf16(const CellSpec *spec, bool *has_bf16) {
+  DeviceProfile profile = {.has_bf16 = true};
+  if (*spec->profile) VL_TRY(vl_profile_load(NULL, spec->profile, &profile));
+  *has_bf16 = profile.has_bf16;
+  return vl_ok();
+}
+
 Status vl_fit_climb(Runner *runner, const SuiteCell *start, const FitStep *steps, int32_t step_count,
                     bool all, Fit *fit) {
   Rung *first = &fit->rungs[0];
   int32_t standing = 0;
+  bool has_bf16;
   memset(fit, 0, sizeof *fit);
   fit->answer = -1;
   VL_TRY(join(start->spec.recipe, NULL, first->recipe, &first->preserves));
   VL_TRY(try_rung(runner, start, fit, first));
   fit->rung_count = 1;
   if (first->end == RUNG_FITS) fit->answer = 0;
+  VL_TRY(find_bf16(&start->spec, &has_bf16));
   for (int32_t i = 0; i < step_count && fit->rung_count < VL_MAX_RUNGS; i++) {
     if (fit->answer >= 0 && !all) break;
+    if (steps[i].where == (has_bf16 ? FIT_WITHOUT_BF16 : FIT_WITH_BF16)) continue;
     VL_TRY(climb_step(runner, start, &steps[i], &standing, fit));
   }
   fit->leanest = standing; /* what joins always needs less */

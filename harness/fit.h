@@ -5,10 +5,14 @@
 
 #include "harness/harness.h"
 
+/* Which cards a step is for. What is not on a card on paper has bf16. */
+typedef enum FitWhere { FIT_ANYWHERE = 0, FIT_WITH_BF16, FIT_WITHOUT_BF16 } FitWhere;
+
 /* One step up: an item that joins the recipe that stands, in the place of another value of its key. */
 typedef struct FitStep {
   const char *item;    /* "amp=bf16" */
   const char *turn_on; /* NULL: the optimization's own line */
+  FitWhere where;
 } FitStep;
 /* The ladder. A new optimization is a line in its table. */
 const FitStep *vl_fit_ladder(int32_t *count);

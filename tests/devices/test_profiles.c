@@ -21,7 +21,8 @@ static const char good[] = "name: T\n"
                            "context_low: 100MiB\n"
                            "context_high: 200MiB\n"
                            "workspace_low: 0\n"
-                           "workspace_high: 64MiB\n";
+                           "workspace_high: 64MiB\n"
+                           "low_types: bf16, fp16\n";
 
 /* A folder with the one profile T.yaml of that text. */
 typedef struct Folder {
@@ -78,6 +79,7 @@ static void reads_every_field(void **state) {
   assert_int_equal(profile.context_high_bytes, 200 << 20);
   assert_int_equal(profile.workspace_low_bytes, 0);
   assert_int_equal(profile.workspace_high_bytes, 64 << 20);
+  assert_true(profile.has_bf16);
   assert_false(profile.has_time);
 }
 
@@ -102,6 +104,8 @@ static void refuses_absurd_values(void **state) {
   assert_refused("context_high: 200MiB\n", "context_high: 9GiB\n", "context_high is", "memory");
   assert_refused("workspace_high: 64MiB\n", "workspace_high: 1TiB\n", "T.yaml:8: workspace_high is 1TiB",
                  "16.000 GiB");
+  assert_refused("low_types: bf16, fp16\n", "low_types: bf16\n", "T.yaml:9: low_types is \"bf16\"",
+                 "accepted: fp16 (before sm_80), or bf16, fp16");
   assert_refused("describes: a test card\n", "describes: ''\n", "T.yaml:2: describes has 0 characters",
                  "1 to 127");
 }
@@ -133,6 +137,7 @@ static void count_profile(const DeviceProfile *profile, void *context) {
   ++*count;
   assert_true(profile->memory_bytes > INT64_C(16) << 30);
   assert_true(profile->workspace_low_bytes < profile->workspace_high_bytes);
+  assert_int_equal(profile->has_bf16, strncmp(profile->name, "V100", 4) != 0);
 }
 
 static void shipped_profiles_are_valid(void **state) {

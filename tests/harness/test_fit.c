@@ -43,9 +43,16 @@ static Status fake_plan(const CellSpec *spec, const CellObserver *observer, Cell
 }
 
 static const FitStep steps[] = {
-    {"fuse=norm", NULL},      {"amp=bf16", NULL},           {"update=in-backward", NULL},
-    {"pool-index=u8", NULL},  {"checkpoint=2", "by hand"},  {"amp=bf16", NULL},
-    {"recompute=norm", NULL}, {"update=in-backward", NULL}, {"checkpoint=1", NULL},
+    {.item = "fuse=norm"},
+    {.item = "amp=fp16", .where = FIT_WITHOUT_BF16},
+    {.item = "amp=bf16", .where = FIT_WITH_BF16},
+    {.item = "update=in-backward"},
+    {.item = "pool-index=u8"},
+    {.item = "checkpoint=2", .turn_on = "by hand"},
+    {.item = "amp=bf16"},
+    {.item = "recompute=norm"},
+    {.item = "update=in-backward"},
+    {.item = "checkpoint=1"},
 };
 enum { STEPS = sizeof steps / sizeof steps[0] };
 
@@ -111,6 +118,21 @@ static void each_joins_what_gained_before(void **state) {
   assert_string_equal(vl_fit_turn_on(fit.rungs[2].step), vl_optimization_find("amp")->turn_on);
 }
 
+/* A V100 multiplies no bf16. */
+static void half_precision_is_what_the_card_has(void **state) {
+  static Fit fit;
+  static const struct {
+    const char *profile, *recipe;
+  } cards[] = {{"V100-32GB", "amp=fp16"}, {"A100-80GB", "amp=bf16"}};
+  for (size_t i = 0; i < sizeof cards / sizeof cards[0]; i++) {
+    SuiteCell cell = start_cell(82);
+    snprintf(cell.spec.profile, sizeof cell.spec.profile, "%s", cards[i].profile);
+    assert_int_equal(vl_fit_climb(*state, &cell, steps, STEPS, false, &fit).code, VL_OK);
+    assert_int_equal(fit.answer, 2);
+    check_rung(&fit.rungs[2], cards[i].recipe, RUNG_FITS, 82);
+  }
+}
+
 static void begins_with_what_one_runs_today(void **state) {
   static Fit fit;
   SuiteCell cell = start_cell(42);
@@ -159,7 +181,7 @@ static void own_ladder_is_in_order(void **state) {
     assert_true(vl_recipe_preserves(&recipe, NULL) != PRESERVES_DIFFERENT_MODEL);
     if (strncmp(own[i].item, "checkpoint", 10) == 0 && recompute < 0) recompute = i;
     if (strncmp(own[i].item, "stack", 5) == 0) stack = i;
-    if (strcmp(own[i].item, "amp=bf16") == 0) assert_true(recompute < 0);
+    if (strncmp(own[i].item, "amp=", 4) == 0) assert_true(recompute < 0);
   }
   assert_int_equal(stack, count - 1);
 }
@@ -168,9 +190,9 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "cell") == 0) return vl_worker_serve(stdin, 3, fake_plan);
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(stops_at_the_first_that_fits),       TEST(each_joins_what_gained_before),
-      TEST(begins_with_what_one_runs_today),    TEST(largest_batches_when_nothing_fits),
-      cmocka_unit_test(own_ladder_is_in_order),
+      TEST(stops_at_the_first_that_fits),        TEST(each_joins_what_gained_before),
+      TEST(half_precision_is_what_the_card_has), TEST(begins_with_what_one_runs_today),
+      TEST(largest_batches_when_nothing_fits),   cmocka_unit_test(own_ladder_is_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
