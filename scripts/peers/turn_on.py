@@ -11,11 +11,13 @@ A line may be several statements, separated by ";", begin with imports and end i
 decide where it goes:
 
   with ...:         around forward and loss
-  model             once, before training; "model = ..." and "optimizer = ..." replace what they name
+  model             else once, before training; "model = ..." and "optimizer = ..." replace what they name
   block, x          in the place of block(x), for every block
   param             once for every parameter, with step_and_free at hand, in the place of optimizer.step()
   frozen            once for every module to freeze
-  loss              in the place of loss.backward(), once for every part of the batch
+  counted_tokens    in the place of loss.backward(), once for every part of the batch
+  loss, optimizer   in the place of loss.backward() and optimizer.step()
+  max_norm          before every optimizer.step()
   weight, labels    in the place of the projection onto the classes and its loss
   weight, epsilon   in the place of every layer norm
   channels          in the place of every batch norm and the ReLU after it
@@ -28,9 +30,12 @@ import argparse, ast, contextlib, json, os, subprocess, sys
 
 import torch, torch.nn as nn, torch.nn.functional as F
 
+MAX_NORM = 0.1  # below every norm there is
 STEPS, BATCH, LENGTH, WIDTH, HEADS, WORDS, PARTS = 4, 8, 16, 64, 4, 97, 2
 # Of a loss, after a few steps: bfloat16 keeps 8 bits, so a loss made of many such values is good to 1 %.
 TOLERANCE = 1e-2
+# What a line that is run in every step names.
+WITHIN_A_STEP = [("block", "x"), ("weight", "labels"), ("counted_tokens",), ("loss", "optimizer"), ("max_norm",)]
 
 
 class Block(nn.Module):
@@ -165,17 +170,17 @@ class Training:
         elif line.has("frozen"):
             for frozen in self.model.frozen():
                 line.run(dict(scope, frozen=frozen))
-        elif line.has("model"):
-            line.run(scope)
-            self.model, self.optimizer = scope["model"], scope["optimizer"]
         elif line.has("channels"):
             replace_modules(self.model, nn.BatchNorm2d, lambda norm: line.run(dict(scope, channels=norm.num_features)))
             replace_modules(self.model, nn.ReLU, lambda relu: nn.Identity())
         elif line.has("weight", "epsilon"):
             replace_modules(self.model, nn.LayerNorm, lambda norm: Norm(norm, lambda at: line.run(dict(scope, **at))))
-        elif line.has("nn") and "nn.ReLU" in line.text:
+        elif "nn.ReLU" in line.text:
             replace_modules(self.model, nn.ReLU, lambda relu: line.run(dict(scope)))
-        elif not (line.context or line.has("block", "x") or line.has("loss") or line.has("weight", "labels")):
+        elif line.has("model") and not line.has("max_norm"):
+            line.run(scope)
+            self.model, self.optimizer = scope["model"], scope["optimizer"]
+        elif not (line.context or any(line.has(*names) for names in WITHIN_A_STEP)):
             raise NameError("none of its names says where it goes")
 
     def step_in_backward(self):
@@ -205,26 +210,36 @@ class Training:
                 return self.line.run(dict(self.scope, **head))
             return F.cross_entropy(model.head(x).float(), labels.flatten())
 
-    def backward(self, inputs, labels):
-        """Returns the loss of the whole batch."""
-        if not (self.line and self.line.has("loss")):
-            loss = self.loss(inputs, labels)
-            loss.backward()
-            return loss.item()
-        total = 0.0
-        of_step = (labels != -100).sum()
+    def step_in_parts(self, inputs, labels):
+        """Adds up the gradients of parts of the batch; returns the loss of the whole."""
+        total, of_step = 0.0, (labels != -100).sum()
         for part, part_labels in zip(inputs.chunk(PARTS), labels.chunk(PARTS)):
             loss, counted = self.loss(part, part_labels), (part_labels != -100).sum()
             total += (loss * counted / of_step).item()
             self.line.run(dict(self.scope, loss=loss, counted_tokens=counted, tokens_of_the_step=of_step))
+        self.optimizer.step()
         return total
+
+    def step(self, inputs, labels):
+        """Returns the loss before it."""
+        line = self.line
+        if line and line.has("counted_tokens"):
+            return self.step_in_parts(inputs, labels)
+        loss = self.loss(inputs, labels)
+        if line and line.has("loss", "optimizer"):
+            line.run(dict(self.scope, loss=loss))
+            return loss.item()
+        loss.backward()
+        if line and line.has("max_norm"):
+            line.run(dict(self.scope, max_norm=MAX_NORM))
+        if not self.steps_itself:
+            self.optimizer.step()
+        return loss.item()
 
     def run(self):
         losses, generator = [], torch.Generator().manual_seed(1)
         for _ in range(STEPS):
-            losses.append(self.backward(*self.kind.batch(generator)))
-            if not self.steps_itself:
-                self.optimizer.step()
+            losses.append(self.step(*self.kind.batch(generator)))
             self.optimizer.zero_grad(set_to_none=True)
         return losses
 
