@@ -285,6 +285,32 @@ static void freezing_goes_with_the_others(void **state) {
   }
 }
 
+/* What repeats, moves or overwrites tensors changes no bit of what these give, in any precision, accumulated
+ * or not. */
+static void others_change_nothing_of_them(void **state) {
+  (void)state;
+  static const char *const bases[] = {
+      "loss-chunks=3 optimizer-state=8bit", "amp=bf16 loss-chunks=3 optimizer-state=8bit",
+      "accumulate=2 loss-chunks=3 optimizer-state=8bit", "freeze=1 amp=bf16 loss-chunks=3 accumulate=2"};
+  static const char *const added[] = {"checkpoint=1", "checkpoint=selective", "inplace=all",
+                                      "offload=activations"};
+  for (size_t b = 0; b < COUNT(bases); b++) {
+    Outcome plain;
+    outcome_of(build_bert, bases[b], 2, &plain);
+    for (size_t i = 0; i < COUNT(added); i++) {
+      Outcome with;
+      char recipe[160];
+      snprintf(recipe, sizeof recipe, "%s %s", bases[b], added[i]);
+      outcome_of(build_bert, recipe, 2, &with);
+      assert_memory_equal(&plain.loss, &with.loss, sizeof plain.loss);
+      assert_recordings_equal(&plain.gradients, &with.gradients, recipe);
+      assert_recordings_equal(&plain.state, &with.state, recipe);
+      outcome_clear(&with);
+    }
+    outcome_clear(&plain);
+  }
+}
+
 /* ---- loss-chunks ------------------------------------------------------------------------------------------------ */
 
 /* A step whose labels count in the last rows only. */
@@ -343,6 +369,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(moments_in_8_bits_are_saved_and_go_on),
       cmocka_unit_test(frozen_parameters_stay),
       cmocka_unit_test(freezing_goes_with_the_others),
+      cmocka_unit_test(others_change_nothing_of_them),
       cmocka_unit_test(a_loss_in_parts_counts_labels_of_all),
       cmocka_unit_test(a_loss_in_parts_is_no_worse_in_mixed_precision),
   };
