@@ -299,9 +299,11 @@ class Fit(ProgramTest):
         between = (found["rungs"][0]["needed_bytes"] + found["rungs"][0]["needed_low_bytes"]) // 2
         self.assertFalse(self.fit("--profile", "V100-32GB", "--capacity", str(between), code=1)["rungs"][0]["fits"])
         # what would need more than the card has is told too
-        more = strict_json(self.run_program("fit", "--case", "bert-base", "--batch", "8000", "--profile", "V100-32GB", "--json",
+        more = strict_json(self.run_program("fit", "--case", "bert-base", "--batch", "60000", "--profile", "V100-32GB", "--json",
                                             code=1).stdout)
         self.assertGreater(more["rungs"][0]["needed_bytes"], more["capacity_bytes"])
+        # half precision is what the card multiplies
+        self.assertEqual([rung["step"] for rung in more["rungs"] if str(rung["step"]).startswith("amp=")], ["amp=fp16"])
 
     def test_what_a_case_refuses_is_skipped_with_the_reason(self):
         found = self.fit("--recipe", "accumulate=2", "--capacity", "4GiB", "--all")
