@@ -34,10 +34,11 @@ typedef struct DeviceDescription {
   char isa[64];       /* what the library dispatches to */
   char library[64];   /* "oneDNN 3.2.0" */
   int32_t threads;
-  int64_t memory_bytes;  /* what the machine or card has */
-  int64_t context_bytes; /* a profile: what context and libraries take beside the heap; else 0 */
-  bool predicts;         /* numbers are predicted, not measured */
-  bool has_time;         /* false: memory only, no step time */
+  int64_t memory_bytes;    /* what the machine or card has */
+  int64_t context_bytes;   /* a profile: what context and libraries take beside the heap; else 0 */
+  double host_bytes_per_s; /* a profile: copies to or from host memory; 0: not known */
+  bool predicts;           /* numbers are predicted, not measured */
+  bool has_time;           /* false: memory only, no step time */
 } DeviceDescription;
 
 typedef struct DeviceInterface {
@@ -59,6 +60,8 @@ typedef struct DeviceInterface {
   Status (*prepare)(Device *device, const Node *node, const LayoutId *inputs, const LayoutId *outputs,
                     Kernel **kernel);
   int64_t (*workspace_bytes)(const Kernel *kernel);
+  /* Optional: how long a launch takes at the rates of a data sheet. */
+  int64_t (*launch_ns)(const Kernel *kernel);
   /* The implementation the library picked. */
   const char *(*implementation)(const Kernel *kernel);
   /* Optional (NULL: none is): whether a kernel stands in for one the hardware does not have. Its workspace is
@@ -142,7 +145,7 @@ Status vl_plan_device_create(Device *inner, const char *name, int64_t capacity_b
 
 /* ---- Profiles --------------------------------------------------------------------------------------------- */
 
-/* A device on paper (devices/profiles/<name>.yaml): name, memory, what context and libraries take, the
+/* A device on paper (devices/profiles/<name>.yaml): name, memory, what context and libraries take, rates, the
  * workspace of convolutions as an interval, since it depends on the algorithm a library picks, and the types
  * of 16 bits it multiplies. */
 typedef struct DeviceProfile {
@@ -153,6 +156,9 @@ typedef struct DeviceProfile {
   int64_t context_low_bytes, context_high_bytes;     /* CUDA context and library handles */
   int64_t workspace_low_bytes, workspace_high_bytes; /* per convolution or product */
   bool has_bf16;                                     /* natively, as from sm_80 on; fp16 all have */
+  /* Of a data sheet, and so never reached: operations in f32 and in 16-bit types, the card's own memory, and
+   * the link to the host in one direction. */
+  double flops_f32_per_s, flops_low_per_s, memory_bytes_per_s, host_bytes_per_s;
   bool has_time;
 } DeviceProfile;
 /* VL_INVALID names file, line and accepted keys. */

@@ -1,5 +1,6 @@
 /* The device that computes nothing: describes as another device does, hands out addresses nobody reads, and
- * launches nothing. */
+ * launches nothing. Where the other is a profile, launches and copies each advance a clock of theirs by what
+ * the profile's rates say, and a wait brings launches up to the copy: so much they are held up. */
 #include "devices/device.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@ typedef struct PlanDevice {
   int64_t reserved_bytes;
   uintptr_t next_address;
   Backing backing, offload_backing;
+  double host_bytes_per_s;                  /* 0: no copy takes time, and no wait */
+  int64_t launches_ns, copies_ns, stall_ns; /* the clocks, and what the first waited for the second */
   /* Its own table: workspace_bytes, implementation and is_emulated read kernels of the inner device and are
    * given no device to ask, so they are the inner one's functions. */
   DeviceInterface interface;
@@ -105,12 +108,12 @@ static Status download(Device *device, const Storage *storage, uintptr_t address
 
 static Status launch(Device *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                      uintptr_t workspace, const LaunchContext *context) {
-  (void)device;
-  (void)kernel;
+  PlanDevice *plan = own(device);
   (void)inputs;
   (void)outputs;
   (void)workspace;
   (void)context;
+  if (plan->interface.launch_ns) plan->launches_ns += plan->interface.launch_ns(kernel);
   return vl_ok();
 }
 
@@ -138,26 +141,33 @@ static Status offload_open(Device *device, const Backing **backing) {
   return vl_ok();
 }
 
+/* An event is the time its copy ends. */
 static Status offload_copy(Device *device, bool out, uintptr_t address, uintptr_t tier_address, int64_t bytes,
                            uint64_t *event) {
-  (void)device;
+  PlanDevice *plan = own(device);
   (void)out;
   (void)address;
   (void)tier_address;
-  (void)bytes;
-  *event = 0;
+  if (plan->copies_ns < plan->launches_ns) plan->copies_ns = plan->launches_ns;
+  if (plan->host_bytes_per_s > 0) plan->copies_ns += (int64_t)(1e9 * (double)bytes / plan->host_bytes_per_s);
+  *event = (uint64_t)plan->copies_ns;
   return vl_ok();
 }
 
 static Status offload_wait(Device *device, uint64_t event) {
-  (void)device;
-  (void)event;
+  PlanDevice *plan = own(device);
+  int64_t late_ns = (int64_t)event - plan->launches_ns;
+  if (late_ns <= 0) return vl_ok();
+  plan->launches_ns += late_ns;
+  plan->stall_ns += late_ns;
   return vl_ok();
 }
 
 static int64_t offload_stall_ns(Device *device) {
-  (void)device;
-  return -1;
+  PlanDevice *plan = own(device);
+  int64_t stall_ns = plan->stall_ns;
+  plan->stall_ns = 0;
+  return plan->host_bytes_per_s > 0 ? stall_ns : -1;
 }
 
 static int64_t driver_bytes(Device *device) {
@@ -191,6 +201,7 @@ Status vl_plan_device_create(Device *wrapped, const char *name, int64_t capacity
       .layout_name = layout_name,
       .prepare = prepare,
       .workspace_bytes = wrapped->interface->workspace_bytes,
+      .launch_ns = wrapped->interface->launch_ns,
       .implementation = wrapped->interface->implementation,
       .is_emulated = wrapped->interface->is_emulated,
       .kernel_destroy = kernel_destroy,
@@ -209,6 +220,9 @@ Status vl_plan_device_create(Device *wrapped, const char *name, int64_t capacity
       .close = close_device,
   };
   plan->device.interface = &plan->interface;
+  DeviceDescription description;
+  wrapped->interface->describe(wrapped, &description);
+  plan->host_bytes_per_s = description.host_bytes_per_s;
   plan->inner = wrapped;
   plan->capacity_bytes = capacity_bytes;
   plan->next_address = first_address;

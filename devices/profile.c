@@ -9,13 +9,13 @@
 #include <string.h>
 #include <yaml.h>
 
-typedef enum KeyType { KEY_TEXT = 0, KEY_BYTES, KEY_LOW_TYPES } KeyType;
+typedef enum KeyType { KEY_TEXT = 0, KEY_BYTES, KEY_RATE, KEY_LOW_TYPES } KeyType;
 
 typedef struct ProfileKey {
   const char *name;
   KeyType type;
   size_t offset, size;
-  int64_t low, high; /* of KEY_BYTES */
+  int64_t low, high; /* of KEY_BYTES and KEY_RATE */
 } ProfileKey;
 
 #define FIELD(member) offsetof(DeviceProfile, member), sizeof(((DeviceProfile *)0)->member)
@@ -30,11 +30,16 @@ static const ProfileKey keys[] = {
     {"workspace_low", KEY_BYTES, FIELD(workspace_low_bytes), 0, INT64_C(1) << 34},
     {"workspace_high", KEY_BYTES, FIELD(workspace_high_bytes), 0, INT64_C(1) << 34},
     {"low_types", KEY_LOW_TYPES, FIELD(has_bf16), 0, 0},
+    {"flops_f32", KEY_RATE, FIELD(flops_f32_per_s), INT64_C(1000000000), INT64_C(1) << 60},
+    {"flops_low", KEY_RATE, FIELD(flops_low_per_s), INT64_C(1000000000), INT64_C(1) << 60},
+    {"memory_rate", KEY_RATE, FIELD(memory_bytes_per_s), INT64_C(1000000000), INT64_C(1) << 50},
+    {"host_rate", KEY_RATE, FIELD(host_bytes_per_s), INT64_C(100000000), INT64_C(1) << 50},
 };
 #undef FIELD
 enum { KEYS = sizeof keys / sizeof *keys };
 static const char accepted_keys[] =
-    "name, describes, source, memory, context_low, context_high, workspace_low, workspace_high, low_types";
+    "name, describes, source, memory, context_low, context_high, workspace_low, workspace_high, low_types, "
+    "flops_f32, flops_low, memory_rate, host_rate";
 
 typedef struct Reader {
   const char *path;
@@ -103,6 +108,18 @@ static Status set_low_types(const Reader *reader, const ProfileKey *key, const y
   return vl_ok();
 }
 
+/* A number a second. */
+static Status set_rate(const Reader *reader, const ProfileKey *key, const yaml_event_t *event) {
+  const char *text = (const char *)event->data.scalar.value;
+  char *end;
+  double rate = strtod(text, &end);
+  if (end == text || *end != '\0' || !(rate >= (double)key->low && rate <= (double)key->high))
+    return vl_error(VL_INVALID, "%s:%zu: %s is %s; accepted: a number a second, %g to %g", reader->path,
+                    event->start_mark.line + 1, key->name, text, (double)key->low, (double)key->high);
+  memcpy((char *)reader->profile + key->offset, &rate, sizeof rate);
+  return vl_ok();
+}
+
 static Status read_value(Reader *reader, int32_t index) {
   yaml_event_t event;
   VL_TRY(next(reader, &event));
@@ -113,6 +130,8 @@ static Status read_value(Reader *reader, int32_t index) {
     status = set_text(reader, &keys[index], &event);
   else if (keys[index].type == KEY_LOW_TYPES)
     status = set_low_types(reader, &keys[index], &event);
+  else if (keys[index].type == KEY_RATE)
+    status = set_rate(reader, &keys[index], &event);
   else
     status = set_bytes(reader, &keys[index], &event);
   yaml_event_delete(&event);

@@ -12,6 +12,7 @@ typedef struct ProfileDevice {
 
 struct Kernel {
   int64_t workspace_bytes;
+  int64_t launch_ns;
 };
 
 static void describe(const Device *device, DeviceDescription *description) {
@@ -24,6 +25,7 @@ static void describe(const Device *device, DeviceDescription *description) {
   snprintf(description->library, sizeof description->library, "none");
   description->memory_bytes = profile->memory_bytes;
   description->context_bytes = it->low_end ? profile->context_low_bytes : profile->context_high_bytes;
+  description->host_bytes_per_s = profile->host_bytes_per_s;
   description->predicts = true;
   description->has_time = profile->has_time;
 }
@@ -70,12 +72,22 @@ static bool takes_workspace(const Node *node) {
   return false;
 }
 
+/* What bounds it: operations, or bytes read and written. */
+static int64_t launch_time_ns(const DeviceProfile *profile, const Node *node) {
+  const Tensor *first = node->inputs[0] ? node->inputs[0] : node->outputs[0];
+  bool low = first && vl_dtype_is_float(first->dtype) && vl_dtype_bits(first->dtype) == 16;
+  double flops_s = (double)vl_node_flops(node) / (low ? profile->flops_low_per_s : profile->flops_f32_per_s);
+  double bytes_s = (double)vl_node_bytes(node) / profile->memory_bytes_per_s;
+  return (int64_t)(1e9 * (flops_s > bytes_s ? flops_s : bytes_s));
+}
+
 static Status prepare(Device *device, const Node *node, const LayoutId *inputs, const LayoutId *outputs,
                       Kernel **kernel) {
   const ProfileDevice *it = (const ProfileDevice *)(void *)device;
   (void)inputs;
   (void)outputs;
   *kernel = vl_allocate(sizeof **kernel);
+  (*kernel)->launch_ns = launch_time_ns(&it->profile, node);
   if (takes_workspace(node)) {
     const DeviceProfile *profile = &it->profile;
     (*kernel)->workspace_bytes = it->low_end ? profile->workspace_low_bytes : profile->workspace_high_bytes;
@@ -84,6 +96,8 @@ static Status prepare(Device *device, const Node *node, const LayoutId *inputs, 
 }
 
 static int64_t workspace_bytes(const Kernel *kernel) { return kernel->workspace_bytes; }
+
+static int64_t launch_ns(const Kernel *kernel) { return kernel->launch_ns; }
 
 static const char *implementation(const Kernel *kernel) {
   (void)kernel;
@@ -107,6 +121,7 @@ static const DeviceInterface interface = {
     .layout_name = layout_name,
     .prepare = prepare,
     .workspace_bytes = workspace_bytes,
+    .launch_ns = launch_ns,
     .implementation = implementation,
     .kernel_destroy = kernel_destroy,
     .close = close_device,

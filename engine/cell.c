@@ -486,14 +486,13 @@ static void take_step_peak(Cell *cell, bool steady) {
   vl_tracker_reset_peaks(cell->tracker);
 }
 
-/* The last step's copies, and the mean of what measured ones waited. */
-static void take_offload(Cell *cell, const StepResult *step, int64_t stall_ns) {
+/* The last step's copies, and the mean of what measured (or predicted) ones waited. */
+static void take_offload(Cell *cell, const StepResult *step, int64_t stall_ns, int32_t steps) {
   CellResult *result = cell->result;
   if (!cell->offload_heap) return;
   result->evicted_bytes = step->evicted_bytes;
   result->fetched_bytes = step->fetched_bytes;
-  if (result->step_count > 0 && step->stall_ns >= 0)
-    result->offload_stall_s = (double)stall_ns * 1e-9 / result->step_count;
+  if (step->stall_ns >= 0) result->offload_stall_s = (double)stall_ns * 1e-9 / steps;
 }
 
 static Status run_steps(Cell *cell) {
@@ -533,7 +532,7 @@ static Status run_steps(Cell *cell) {
     stall_ns += step.stall_ns;
     if (result->device.has_time) result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
-  take_offload(cell, &step, stall_ns);
+  take_offload(cell, &step, stall_ns, steps);
   if (spec->timeline) {
     keep_timeline(cell);
     vl_tracker_keep_events(cell->tracker, false);

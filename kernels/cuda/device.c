@@ -7,9 +7,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* How long launches waited for a copy: between two marks around the wait. */
+typedef struct Stall {
+  cudaEvent_t before, after;
+} Stall;
+
+/* Pinned host memory, and a stream of copies beside the launches, which are in the default stream. */
+typedef struct Offload {
+  Backing backing; /* context NULL: not opened */
+  cudaStream_t copies;
+  cudaEvent_t *events; /* made once, handed out from the front, all free again after a step */
+  int32_t event_count, event_used;
+  Stall *stalls; /* since the last call of offload_stall_ns */
+  int32_t stall_count, stall_capacity;
+} Offload;
+
 typedef struct CudaDevice {
   Device device; /* first: a Device * is a CudaDevice * */
   Backing backing;
+  Offload offload;
   DeviceDescription description;
   int64_t used_at_open_bytes; /* by everybody on the card, this process's context included */
 } CudaDevice;
@@ -194,6 +210,109 @@ static Status download(Device *device, const Storage *storage, uintptr_t address
   return error == cudaSuccess ? vl_ok() : execution_error("cudaMemcpy to the host", error);
 }
 
+/* ---- Offload tier ------------------------------------------------------------------------------------------- */
+
+static Status offload_reserve(void *context, int64_t bytes, uintptr_t *address) {
+  (void)context;
+  void *memory = NULL;
+  cudaError_t error = cudaHostAlloc(&memory, (size_t)bytes, cudaHostAllocDefault);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return vl_error(VL_OUT_OF_MEMORY, "cuda: cudaHostAlloc of %lld bytes of pinned host memory refused",
+                    (long long)bytes);
+  }
+  if (error != cudaSuccess) return execution_error("cudaHostAlloc", error);
+  *address = (uintptr_t)memory;
+  return vl_ok();
+}
+
+static void offload_release(void *context, uintptr_t address, int64_t bytes) {
+  (void)context;
+  (void)bytes;
+  (void)cudaFreeHost((void *)address);
+}
+
+static Status offload_open(Device *device, const Backing **backing) {
+  Offload *offload = &cuda_of(device)->offload;
+  *backing = &offload->backing;
+  if (offload->backing.context) return vl_ok();
+  cudaError_t error = cudaStreamCreateWithFlags(&offload->copies, cudaStreamNonBlocking);
+  if (error != cudaSuccess) return execution_error("cudaStreamCreateWithFlags", error);
+  offload->backing = (Backing){.context = device, .reserve = offload_reserve, .release = offload_release};
+  return vl_ok();
+}
+
+static Status take_event(Offload *offload, cudaEvent_t *event) {
+  if (offload->event_used == offload->event_count) {
+    size_t count = (size_t)offload->event_count + 1;
+    cudaError_t error = cudaEventCreate(event);
+    if (error != cudaSuccess) return execution_error("cudaEventCreate", error);
+    offload->events = vl_reallocate(offload->events, count * sizeof(cudaEvent_t));
+    offload->events[offload->event_count++] = *event;
+  }
+  *event = offload->events[offload->event_used++];
+  return vl_ok();
+}
+
+static Status record(Offload *offload, cudaStream_t stream, cudaEvent_t *event) {
+  VL_TRY(take_event(offload, event));
+  cudaError_t error = cudaEventRecord(*event, stream);
+  return error == cudaSuccess ? vl_ok() : execution_error("cudaEventRecord", error);
+}
+
+static Status offload_copy(Device *device, bool out, uintptr_t address, uintptr_t tier_address, int64_t bytes,
+                           uint64_t *event) {
+  Offload *offload = &cuda_of(device)->offload;
+  cudaEvent_t launched, copied;
+  VL_TRY(record(offload, cudaStreamLegacy, &launched));
+  cudaError_t error = cudaStreamWaitEvent(offload->copies, launched, 0);
+  if (error != cudaSuccess) return execution_error("cudaStreamWaitEvent", error);
+  error =
+      cudaMemcpyAsync((void *)(out ? tier_address : address), (const void *)(out ? address : tier_address),
+                      (size_t)bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, offload->copies);
+  if (error != cudaSuccess) return execution_error("cudaMemcpyAsync", error);
+  VL_TRY(record(offload, offload->copies, &copied));
+  *event = (uint64_t)(uintptr_t)copied;
+  return vl_ok();
+}
+
+static Status offload_wait(Device *device, uint64_t event) {
+  Offload *offload = &cuda_of(device)->offload;
+  Stall stall;
+  VL_TRY(record(offload, cudaStreamLegacy, &stall.before));
+  cudaError_t error = cudaStreamWaitEvent(cudaStreamLegacy, (cudaEvent_t)(uintptr_t)event, 0);
+  if (error != cudaSuccess) return execution_error("cudaStreamWaitEvent", error);
+  VL_TRY(record(offload, cudaStreamLegacy, &stall.after));
+  if (offload->stall_count == offload->stall_capacity) {
+    offload->stall_capacity = offload->stall_capacity ? 2 * offload->stall_capacity : 256;
+    offload->stalls =
+        vl_reallocate(offload->stalls, (size_t)offload->stall_capacity * sizeof *offload->stalls);
+  }
+  offload->stalls[offload->stall_count++] = stall;
+  return vl_ok();
+}
+
+/* What an event takes itself, a few microseconds, is in it. */
+static int64_t offload_stall_ns(Device *device) {
+  Offload *offload = &cuda_of(device)->offload;
+  double total_ms = 0.0;
+  for (int32_t i = 0; i < offload->stall_count; i++) {
+    float ms = 0.0F;
+    if (cudaEventElapsedTime(&ms, offload->stalls[i].before, offload->stalls[i].after) == cudaSuccess)
+      total_ms += (double)ms;
+  }
+  offload->stall_count = offload->event_used = 0;
+  return (int64_t)(total_ms * 1e6);
+}
+
+static void offload_close(Offload *offload) {
+  for (int32_t i = 0; i < offload->event_count; i++)
+    (void)cudaEventDestroy(offload->events[i]);
+  if (offload->backing.context) (void)cudaStreamDestroy(offload->copies);
+  free(offload->events);
+  free(offload->stalls);
+}
+
 static Status synchronize(Device *device) {
   (void)device;
   cudaError_t error = cudaDeviceSynchronize();
@@ -219,6 +338,7 @@ static int64_t driver_peak_bytes(Device *device, bool reset) {
 
 static void close_device(Device *device) {
   /* The context is the process's, shared with other devices opened on this card: it stays. */
+  offload_close(&cuda_of(device)->offload);
   free(cuda_of(device));
 }
 
@@ -241,6 +361,10 @@ static const DeviceInterface cuda_interface = {
     .download = download,
     .launch = launch,
     .synchronize = synchronize,
+    .offload_open = offload_open,
+    .offload_copy = offload_copy,
+    .offload_wait = offload_wait,
+    .offload_stall_ns = offload_stall_ns,
     .driver_bytes = driver_bytes,
     .driver_peak_bytes = driver_peak_bytes,
     .close = close_device,

@@ -496,6 +496,43 @@ static void upload_and_download_are_inverse(void **state) {
   vl_device_close(&device);
 }
 
+/* 64 MB over a link of 64 GB/s take 1 ms, less what is launched meanwhile; copies follow each other. Where no
+ * rate is known nothing is said. */
+static void plan_counts_what_launches_wait_for_copies(void **state) {
+  (void)state;
+  enum { BYTES = 64000000, COPY_NS = 1000000 };
+  Device *device = open_device("plan", "H200");
+  const DeviceInterface *interface = device->interface;
+  const Backing *tier;
+  uint64_t first, second;
+  assert_ok(interface->offload_open(device, &tier));
+  assert_ok(interface->offload_copy(device, true, 1, 1, BYTES, &first));
+  assert_ok(interface->offload_copy(device, false, 1, 1, BYTES, &second));
+  assert_ok(interface->offload_wait(device, first));
+  assert_int_equal(interface->offload_stall_ns(device), COPY_NS);
+  ConvNode conv = make_conv(DTYPE_F32);
+  LayoutId inputs[2] = {LAYOUT_PLAIN, LAYOUT_PLAIN}, output = LAYOUT_PLAIN;
+  Kernel *kernel;
+  LaunchContext context = {0};
+  uintptr_t addresses[2] = {0};
+  assert_ok(interface->prepare(device, conv.node, inputs, &output, &kernel));
+  int64_t launch_ns = interface->launch_ns(kernel);
+  assert_true(launch_ns > 0 && launch_ns < COPY_NS);
+  assert_ok(interface->launch(device, kernel, addresses, addresses, 0, &context));
+  assert_ok(interface->offload_wait(device, second));
+  assert_int_equal(interface->offload_stall_ns(device), COPY_NS - launch_ns);
+  assert_ok(interface->offload_wait(device, second));
+  assert_int_equal(interface->offload_stall_ns(device), 0);
+  interface->kernel_destroy(device, &kernel);
+  vl_graph_destroy(&conv.graph);
+  vl_device_close(&device);
+  device = open_device("plan", NULL);
+  assert_ok(device->interface->offload_copy(device, true, 1, 1, BYTES, &first));
+  assert_ok(device->interface->offload_wait(device, first));
+  assert_int_equal(device->interface->offload_stall_ns(device), -1);
+  vl_device_close(&device);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(unknown_names_are_refused_with_the_known),
@@ -514,6 +551,7 @@ int main(void) {
     cmocka_unit_test(cpu_reserves_resident_pages),
     cmocka_unit_test(cpu_refuses_more_than_the_machine_has),
     cmocka_unit_test(upload_and_download_are_inverse),
+    cmocka_unit_test(plan_counts_what_launches_wait_for_copies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

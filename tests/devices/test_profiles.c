@@ -22,7 +22,11 @@ static const char good[] = "name: T\n"
                            "context_high: 200MiB\n"
                            "workspace_low: 0\n"
                            "workspace_high: 64MiB\n"
-                           "low_types: bf16, fp16\n";
+                           "low_types: bf16, fp16\n"
+                           "flops_f32: 1.5e13\n"
+                           "flops_low: 120e12\n"
+                           "memory_rate: 9e11\n"
+                           "host_rate: 16e9\n";
 
 /* A folder with the one profile T.yaml of that text. */
 typedef struct Folder {
@@ -80,6 +84,8 @@ static void reads_every_field(void **state) {
   assert_int_equal(profile.workspace_low_bytes, 0);
   assert_int_equal(profile.workspace_high_bytes, 64 << 20);
   assert_true(profile.has_bf16);
+  assert_true(profile.flops_f32_per_s == 1.5e13 && profile.flops_low_per_s == 1.2e14);
+  assert_true(profile.memory_bytes_per_s == 9e11 && profile.host_bytes_per_s == 1.6e10);
   assert_false(profile.has_time);
 }
 
@@ -106,6 +112,10 @@ static void refuses_absurd_values(void **state) {
                  "16.000 GiB");
   assert_refused("low_types: bf16, fp16\n", "low_types: bf16\n", "T.yaml:9: low_types is \"bf16\"",
                  "accepted: fp16 (before sm_80), or bf16, fp16");
+  assert_refused("host_rate: 16e9\n", "host_rate: 16\n", "T.yaml:13: host_rate is 16",
+                 "accepted: a number a second, 1e+08 to");
+  assert_refused("host_rate: 16e9\n", "host_rate: 16GB\n", "T.yaml:13: host_rate is 16GB", "a number");
+  assert_refused("flops_f32: 1.5e13\n", "flops_f32: nan\n", "T.yaml:10: flops_f32 is nan", "a number");
   assert_refused("describes: a test card\n", "describes: ''\n", "T.yaml:2: describes has 0 characters",
                  "1 to 127");
 }
@@ -138,6 +148,8 @@ static void count_profile(const DeviceProfile *profile, void *context) {
   assert_true(profile->memory_bytes > INT64_C(16) << 30);
   assert_true(profile->workspace_low_bytes < profile->workspace_high_bytes);
   assert_int_equal(profile->has_bf16, strncmp(profile->name, "V100", 4) != 0);
+  assert_true(profile->flops_f32_per_s < profile->flops_low_per_s);
+  assert_true(profile->host_bytes_per_s < profile->memory_bytes_per_s);
 }
 
 static void shipped_profiles_are_valid(void **state) {

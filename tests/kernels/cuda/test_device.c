@@ -49,6 +49,40 @@ static void upload_and_download_are_inverse(void **state) {
   free(received);
 }
 
+/* Out, overwritten on the device, and back, on the stream of copies; what is read afterwards waited for it.
+ */
+static void what_is_offloaded_comes_back(void **state) {
+  Device *device = device_of(state);
+  const Backing *backing = device->interface->backing(device), *tier = NULL;
+  enum { ELEMENTS = 1 << 22 };
+  Storage storage = {.name = "pattern", .dtype = DTYPE_F32, .elements = ELEMENTS, .layout = LAYOUT_PLAIN};
+  const int64_t bytes = 4 * (int64_t)ELEMENTS;
+  uint32_t *sent = vl_allocate((size_t)bytes), *received = vl_allocate((size_t)bytes);
+  for (uint32_t i = 0; i < ELEMENTS; i++)
+    sent[i] = i * 2654435761U;
+  uintptr_t address = 0, kept = 0;
+  uint64_t event = 0;
+  assert_int_equal(device->interface->offload_open(device, &tier).code, VL_OK);
+  assert_int_equal(backing->reserve(backing->context, bytes, &address).code, VL_OK);
+  assert_int_equal(tier->reserve(tier->context, bytes, &kept).code, VL_OK);
+  assert_int_equal(device->interface->upload(device, &storage, sent, address).code, VL_OK);
+  assert_int_equal(device->interface->offload_copy(device, true, address, kept, bytes, &event).code, VL_OK);
+  assert_int_equal(device->interface->offload_wait(device, event).code, VL_OK);
+  assert_int_equal(device->interface->synchronize(device).code, VL_OK);
+  assert_int_equal(device->interface->upload(device, &storage, received, address).code, VL_OK); /* zeros */
+  assert_int_equal(device->interface->offload_copy(device, false, address, kept, bytes, &event).code, VL_OK);
+  assert_int_equal(device->interface->offload_wait(device, event).code, VL_OK);
+  assert_int_equal(device->interface->synchronize(device).code, VL_OK);
+  assert_int_equal(device->interface->download(device, &storage, address, received).code, VL_OK);
+  assert_memory_equal(sent, received, (size_t)bytes);
+  assert_true(device->interface->offload_stall_ns(device) > 0);
+  assert_int_equal(device->interface->offload_stall_ns(device), 0);
+  tier->release(tier->context, kept, bytes);
+  backing->release(backing->context, address, bytes);
+  free(sent);
+  free(received);
+}
+
 static void driver_counts_what_is_reserved(void **state) {
   Device *device = device_of(state);
   const Backing *backing = device->interface->backing(device);
@@ -106,6 +140,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_prestate(describes_the_card, device),
       cmocka_unit_test_prestate(upload_and_download_are_inverse, device),
+      cmocka_unit_test_prestate(what_is_offloaded_comes_back, device),
       cmocka_unit_test_prestate(driver_counts_what_is_reserved, device),
       cmocka_unit_test_prestate(too_large_a_request_is_out_of_memory_and_leaves_the_card_usable, device),
       cmocka_unit_test_prestate(op_without_kernel_is_refused_by_name, device),
