@@ -53,7 +53,8 @@ static Status lower_node(Casts *casts, Node *node, DType low) {
     if (strcmp(node->op->name, "matmul") == 0) node->params.dtype = low;
     break;
   case PRECISION_FP32:
-    for (int32_t i = 0; i < node->input_count; i++)
+    /* A branch is added to an fp32 residual as it is. */
+    for (int32_t i = strcmp(node->op->name, "residual_norm") == 0 ? 1 : 0; i < node->input_count; i++)
       VL_TRY(cast_input(casts, node, i, DTYPE_F32));
     break;
   case PRECISION_PROMOTE:

@@ -4,7 +4,10 @@
  *
  * fuse=bias-gelu: in backward, the gradient of the bias in front of a GELU is summed as the GELU's gradient
  * is made, which is not read once more for it. Forward the product adds the bias, and the GELU's gradient is
- * made from their sum, which is kept. fuse=all: both. */
+ * made from their sum, which is kept.
+ *
+ * fuse=residual-norm: dropout of a branch, its addition to the residual and the layer norm behind it become
+ * one op. Several are joined by "+", in this order. */
 #include "optimizations/internal.h"
 #include <string.h>
 
@@ -47,18 +50,105 @@ static void fuse_at(Program *program, Node *norm) {
   take_over(program, norm, relu);
 }
 
-static Status check(const Program *program, const char *value, const Recipe *recipe) {
-  (void)program;
-  (void)recipe;
-  return optimization_one_of(&optimization_fuse, value, "norm, bias-gelu, all");
+/* ---- residual-norm -------------------------------------------------------------------------------------- */
+
+/* Makes one op of what ends in this norm, if it is a sum's. The branch is what dropout makes, else what is
+ * added. */
+static Status join_residual(Program *program, Node *norm) {
+  Graph *graph = program->graph;
+  Node *add = norm->inputs[0]->producer;
+  if (!is_op(add, "add") || sole_reader(program, add, "layer_norm") != norm) return vl_ok();
+  if (!vl_tensor_same_shape(add->inputs[0], add->inputs[1]) || add->inputs[0]->rank < 2) return vl_ok();
+  OpParams params = {.epsilon = norm->params.epsilon};
+  Node *drop = NULL;
+  int32_t branch = 1;
+  for (int32_t i = 0; i < 2 && !drop; i++) {
+    Node *maker = add->inputs[i]->producer;
+    if (!is_op(maker, "dropout") || maker->output_count > 1 || maker->input_count > 1) continue;
+    if (sole_reader(program, maker, "add") != add) continue;
+    drop = maker;
+    branch = i;
+    params.rate = drop->params.rate;
+    params.random_scope = drop->params.random_scope;
+  }
+  Tensor *inputs[] = {drop ? drop->inputs[0] : add->inputs[branch], add->inputs[1 - branch], norm->inputs[1],
+                      norm->inputs[2]};
+  Node *joined;
+  graph->scope = norm->scope;
+  graph->block = norm->block;
+  VL_TRY(vl_graph_add(graph, "residual_norm", &params, inputs, 4, &joined));
+  vl_graph_move_before(graph, joined, norm);
+  vl_graph_replace_reads(graph, norm->outputs[0], joined->outputs[0]);
+  if (program->logits == norm->outputs[0]) program->logits = joined->outputs[0];
+  vl_graph_remove(graph, norm);
+  vl_graph_remove(graph, add);
+  if (drop) vl_graph_remove(graph, drop);
+  return vl_ok();
+}
+
+static Status join_residuals(Program *program) {
+  Graph *graph = program->graph;
+  for (int32_t i = graph->node_count - 1; i >= 0; i--) { /* from the end: only what is before goes */
+    if (i < graph->node_count && is_op(graph->nodes[i], "layer_norm"))
+      VL_TRY(join_residual(program, graph->nodes[i]));
+  }
+  graph->block = 0;
+  return vl_ok();
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------------- */
+
+static const char *const parts[] = {"norm", "bias-gelu", "residual-norm"};
+
+/* Whether `value` begins with a part; *rest: what follows it. */
+static bool begins_with(const char *value, const char *part, const char **rest) {
+  size_t length = strlen(part);
+  if (strncmp(value, part, length) != 0 || (value[length] != '\0' && value[length] != '+')) return false;
+  *rest = value + length + (value[length] == '+' ? 1 : 0);
+  return true;
 }
 
 static bool has_part(const char *value, const char *part) {
-  return strcmp(value, part) == 0 || strcmp(value, "all") == 0;
+  for (const char *at = value; *at; at += strcspn(at, "+") + (strchr(at, '+') ? 1 : 0)) {
+    const char *rest;
+    if (begins_with(at, part, &rest)) return true;
+  }
+  return false;
+}
+
+/* In their order, each at most once: one text for one recipe. */
+static bool is_list_of_parts(const char *value) {
+  const char *at = value;
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    begins_with(at, parts[i], &at);
+  return at != value && *at == '\0' && at[-1] != '+';
+}
+
+static Status refuse_beside(const Recipe *recipe, const char *key, const char *value, const char *why) {
+  const char *given = vl_recipe_value(recipe, key);
+  if (!given || (value && strcmp(given, value) != 0)) return vl_ok();
+  return vl_error(VL_UNSUPPORTED, "fuse=residual-norm with %s=%s: %s", key, given, why);
+}
+
+static Status check(const Program *program, const char *value, const Recipe *recipe) {
+  if (!is_list_of_parts(value))
+    return vl_error(
+        VL_INVALID,
+        "fuse=%s: accepted values are norm, bias-gelu, residual-norm, and several of them in this "
+        "order, joined by +",
+        value);
+  if (!program || !has_part(value, "residual-norm")) return vl_ok();
+  VL_TRY(refuse_beside(recipe, "dropout", "stored", "one op draws its masks again, none is left"));
+  VL_TRY(refuse_beside(recipe, "layer-norm", "composed", "one op is no primitives"));
+  VL_TRY(refuse_beside(recipe, "recompute", "norm",
+                       "a norm that made its own input cannot be repeated from it"));
+  return refuse_beside(recipe, "recompute", "inner-norm",
+                       "a norm that made its own input cannot be repeated from it");
 }
 
 static Status apply(Program *program, const char *value, const Target *target) {
   (void)target;
+  if (has_part(value, "residual-norm")) VL_TRY(join_residuals(program));
   if (!has_part(value, "norm")) return vl_ok();
   Graph *graph = program->graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
@@ -136,10 +226,10 @@ const Optimization optimization_fuse = {
     .name = "fuse",
     .also_called = "kernel fusion, fused batch norm, BN+ReLU, bias+GELU",
     .turn_on = "model = torch.compile(model)",
-    .values = "norm, bias-gelu, all",
+    .values = "norm, bias-gelu, residual-norm, or several in this order: norm+bias-gelu",
     .help =
         "one op for batch norm, residual addition and ReLU (norm), for the gradients of GELU and the bias "
-        "before it (bias-gelu): no tensors in between",
+        "before it (bias-gelu), for dropout, residual addition and layer norm (residual-norm)",
     .phase = PHASE_GRAPH,
     .preserves = PRESERVES_TOLERANCE,
     .check = check,

@@ -14,6 +14,8 @@ static const Op *const ops[] = {
     &op_batch_norm_invert,
     &op_layer_norm,
     &op_layer_norm_backward,
+    &op_residual_norm,
+    &op_residual_norm_backward,
     &op_relu,
     &op_relu_backward,
     &op_magnitude,

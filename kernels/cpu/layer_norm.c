@@ -8,9 +8,13 @@
  *   dbeta = sum dy, dgamma = sum dy n over rows;  dx = rstd (g - sum g / H - n sum g n / H)
  * Sums over rows are made in f32 for VECTOR_RUN rows and then go to double; threads are added in their order.
  *
+ * residual_norm makes a row of the sum it normalises before it reads it, and its gradient drops the row it
+ * has made: from the cache, both as dropout.c and elementwise.c compute them.
+ *
  * Rows are walked in blocks of VECTOR_LANES values, in bf16 as pairs: what is kept per column (gamma, beta
  * and their gradients while they are summed) is then in pair order within a block. The values after the last
  * whole block are in order. */
+#include "kernels/cpu/random.h"
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
@@ -35,6 +39,71 @@ static int64_t column_of(int64_t i, int64_t width, bool bf16) {
 static void order_columns(float *to, VectorArray from, int64_t width, bool bf16) {
   for (int64_t i = 0; i < width; i++)
     to[i] = vector_element(from, column_of(i, width, bf16));
+}
+
+/* ---- Dropout of rows --------------------------------------------------------------------------------------- */
+
+typedef struct Mask {
+  uint64_t key;
+  uint32_t threshold; /* kept when the top 24 bits are at least this; 0: all are, and none is drawn */
+  float scale;
+  int64_t first_sample, per_sample; /* elements of a sample */
+} Mask;
+
+static Mask mask_of(const Kernel *kernel, const LaunchContext *context) {
+  const OpParams *params = &kernel->node->params;
+  const Tensor *x = kernel->node->inputs[0];
+  Mask mask = {.threshold = (uint32_t)ceil(params->rate * 0x1p24),
+               .scale = (float)(1.0 / (1.0 - params->rate)),
+               .first_sample = context->first_sample,
+               .per_sample = vl_tensor_elements(x) / x->shape[0]};
+  if (mask.threshold > 0) mask.key = vl_random_key(context->seed, context->step, params->random_scope);
+  return mask;
+}
+
+/* Words of the elements from `offset` on, all of one sample; zeros where none are drawn. */
+static const uint32_t *draw(const Mask *mask, int64_t offset, int64_t count, uint32_t *words) {
+  if (mask->threshold > 0)
+    return random_words(mask->key, (uint64_t)(mask->first_sample + offset / mask->per_sample),
+                        offset % mask->per_sample, count, words);
+  memset(words, 0, (size_t)count * sizeof *words);
+  return words;
+}
+
+/* y = residual + dropout(x), or without a residual the dropout. */
+VECTOR_CLONES
+static void drop_tile(float *y, const float *x, const float *residual, const uint32_t *restrict words,
+                      int64_t count, uint32_t threshold, float scale) {
+  if (residual != NULL) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+      y[i] = residual[i] + ((words[i] >> 8) >= threshold ? scale * x[i] : 0.0F);
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+      y[i] = (words[i] >> 8) >= threshold ? scale * x[i] : 0.0F;
+  }
+}
+
+/* A row, tile by tile; y may be x or the residual, whose address is NULL where there is none. */
+static void drop_row(const Mask *mask, VectorArray y, VectorArray x, VectorArray residual, int64_t offset,
+                     int64_t width) {
+  _Alignas(64) float buffer[3][VECTOR_TILE];
+  _Alignas(64) uint32_t words[VECTOR_TILE + 8];
+  for (int64_t i = offset; i < offset + width; i += VECTOR_TILE) {
+    int64_t count = offset + width - i < VECTOR_TILE ? offset + width - i : VECTOR_TILE;
+    const bool onto = residual.address != NULL;
+    if (onto) { /* what is read next comes from memory */
+      vector_prefetch(x.address, i, count, x.dtype == DTYPE_BF16);
+      vector_prefetch(residual.address, i, count, residual.dtype == DTYPE_BF16);
+    }
+    const uint32_t *drawn = draw(mask, i, count, words);
+    const float *from = vector_read(x, i, count, buffer[0]);
+    const float *other = onto ? vector_read(residual, i, count, buffer[1]) : NULL;
+    float *to = vector_target(y, i, buffer[2]);
+    drop_tile(to, from, other, drawn, count, mask->threshold, mask->scale);
+    vector_write(y, i, count, to);
+  }
 }
 
 /* ---- Forward: statistics ----------------------------------------------------------------------------------- */
@@ -135,6 +204,8 @@ static void normalise(void *y, const void *x, const float *gamma, const float *b
 /* One launch. */
 typedef struct Forward {
   VectorArray x, y;
+  VectorArray branch, residual; /* what x is first made of; address NULL: it is there */
+  Mask mask;
   float *gamma, *beta, *mean, *rstd;
   int64_t width;
   double epsilon;
@@ -143,6 +214,8 @@ typedef struct Forward {
 static void normalise_rows(const Forward *run, Range rows) {
   bool bf16 = run->x.dtype == DTYPE_BF16;
   for (int64_t row = rows.begin; row < rows.end; row++) {
+    if (run->branch.address != NULL)
+      drop_row(&run->mask, run->x, run->branch, run->residual, row * run->width, run->width);
     const void *x = vector_at(run->x, row * run->width);
     RowStatistics by = statistics_of(x, run->width, bf16, run->epsilon);
     if (run->mean != NULL) run->mean[row] = by.mean;
@@ -151,12 +224,11 @@ static void normalise_rows(const Forward *run, Range rows) {
   }
 }
 
-static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
-                     uintptr_t workspace, const LaunchContext *context) {
-  (void)context;
-  const Tensor *x = kernel->node->inputs[0];
-  int64_t elements = vl_tensor_elements(x), width = width_of(x);
-  Forward run = {.x = vector_input(kernel, inputs, 0),
+/* Everything but what x is. `parameters`: the input gamma is. */
+static Forward forward_run(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                           uintptr_t workspace, VectorArray x, int32_t parameters) {
+  int64_t width = width_of(kernel->node->inputs[0]);
+  Forward run = {.x = x,
                  .y = vector_output(kernel, outputs, 0),
                  .gamma = (float *)workspace,
                  .beta = (float *)workspace + vector_by_lines(width),
@@ -164,12 +236,34 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
                  .rstd = vector_output(kernel, outputs, 2).address,
                  .width = width,
                  .epsilon = kernel->node->params.epsilon};
-  bool bf16 = run.x.dtype == DTYPE_BF16;
-  order_columns(run.gamma, vector_input(kernel, inputs, 1), width, bf16);
-  order_columns(run.beta, vector_input(kernel, inputs, 2), width, bf16);
+  bool bf16 = x.dtype == DTYPE_BF16;
+  order_columns(run.gamma, vector_input(kernel, inputs, parameters), width, bf16);
+  order_columns(run.beta, vector_input(kernel, inputs, parameters + 1), width, bf16);
+  return run;
+}
+
+static void forward(const Kernel *kernel, const Forward *run) {
+  int64_t elements = vl_tensor_elements(kernel->node->inputs[0]);
   int32_t threads = vector_threads(kernel, elements);
 #pragma omp parallel num_threads(threads) if (threads > 1)
-  normalise_rows(&run, vector_share(elements / width, omp_get_num_threads(), omp_get_thread_num()));
+  normalise_rows(run, vector_share(elements / run->width, omp_get_num_threads(), omp_get_thread_num()));
+}
+
+static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                     uintptr_t workspace, const LaunchContext *context) {
+  (void)context;
+  Forward run = forward_run(kernel, inputs, outputs, workspace, vector_input(kernel, inputs, 0), 1);
+  forward(kernel, &run);
+  return vl_ok();
+}
+
+static Status residual_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                              uintptr_t workspace, const LaunchContext *context) {
+  Forward run = forward_run(kernel, inputs, outputs, workspace, vector_output(kernel, outputs, 3), 2);
+  run.branch = vector_input(kernel, inputs, 0);
+  run.residual = vector_input(kernel, inputs, 1);
+  run.mask = mask_of(kernel, context);
+  forward(kernel, &run);
   return vl_ok();
 }
 
@@ -187,10 +281,25 @@ const CpuOp cpu_op_layer_norm = {
     .launch = launch,
 };
 
+/* The sum has to be there to be normalised. */
+static Status residual_supports(CpuDevice *device, const Node *node) {
+  if (node->outputs[3] == NULL)
+    return vl_error(VL_UNSUPPORTED, "residual_norm in %s: the sum is wanted by nobody", node->scope);
+  return cpu_supports_f32_bf16(device, node);
+}
+
+const CpuOp cpu_op_residual_norm = {
+    .name = "residual_norm",
+    .supports = residual_supports,
+    .choose_layouts = cpu_choose_plain,
+    .prepare = prepare,
+    .launch = residual_launch,
+};
+
 /* ---- Backward: sums ------------------------------------------------------------------------------------------ */
 
 enum { IN_DY, IN_X, IN_MEAN, IN_RSTD, IN_GAMMA };
-enum { OUT_DX, OUT_DGAMMA, OUT_DBETA };
+enum { OUT_DX, OUT_DGAMMA, OUT_DBETA, OUT_DROPPED };
 
 /* A row. dx may be dy or x. */
 typedef struct Row {
@@ -311,6 +420,8 @@ static void differentiate(const Row *row, bool bf16, float constant, float slope
 /* One launch. */
 typedef struct Backward {
   VectorArray dy, x, dx;
+  VectorArray dropped; /* dropout of dx; address NULL: not wanted */
+  Mask mask;
   const float *mean, *rstd;
   float *dgamma, *dbeta;
   int64_t width, padded; /* padded: to whole cache lines */
@@ -332,6 +443,8 @@ static void differentiate_row(const Backward *run, int64_t i, float *lanes) {
   double scale = (double)row.by.rstd / (double)run->width;
   if (row.dx != NULL)
     differentiate(&row, bf16, (float)(scale * sums.gradient), (float)(scale * sums.product));
+  if (run->dropped.address != NULL)
+    drop_row(&run->mask, run->dropped, run->dx, (VectorArray){.address = NULL}, offset, run->width);
 }
 
 static void differentiate_rows(const Backward *run, Range rows, int32_t thread) {
@@ -380,8 +493,9 @@ static Backward backward_run(const Kernel *kernel, const uintptr_t *inputs, cons
 
 static Status backward_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                               uintptr_t workspace, const LaunchContext *context) {
-  (void)context;
   Backward run = backward_run(kernel, inputs, outputs, workspace);
+  run.dropped = vector_output(kernel, outputs, OUT_DROPPED);
+  if (run.dropped.address != NULL) run.mask = mask_of(kernel, context);
   int64_t elements = vl_tensor_elements(kernel->node->inputs[IN_X]);
   int32_t wanted = vector_threads(kernel, elements);
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
@@ -405,6 +519,20 @@ static Status backward_prepare(CpuDevice *device, Kernel *kernel) {
 const CpuOp cpu_op_layer_norm_backward = {
     .name = "layer_norm_backward",
     .supports = cpu_supports_f32_bf16,
+    .choose_layouts = cpu_choose_plain,
+    .prepare = backward_prepare,
+    .launch = backward_launch,
+};
+
+static Status residual_backward_supports(CpuDevice *device, const Node *node) {
+  if (node->outputs[OUT_DX] == NULL)
+    return vl_error(VL_UNSUPPORTED, "residual_norm_backward in %s: dx without dresidual", node->scope);
+  return cpu_supports_f32_bf16(device, node);
+}
+
+const CpuOp cpu_op_residual_norm_backward = {
+    .name = "residual_norm_backward",
+    .supports = residual_backward_supports,
     .choose_layouts = cpu_choose_plain,
     .prepare = backward_prepare,
     .launch = backward_launch,

@@ -14,6 +14,7 @@ extern const CpuOp cpu_op_layer_norm, cpu_op_layer_norm_backward, cpu_op_adamw, 
     cpu_op_reshape, cpu_op_scale, cpu_op_sgd, cpu_op_slice, cpu_op_softmax_cross_entropy,
     cpu_op_softmax_cross_entropy_backward, cpu_op_sum, cpu_op_transpose;
 
+extern const CpuOp cpu_op_residual_norm, cpu_op_residual_norm_backward;
 extern const CpuOp cpu_op_rsqrt, cpu_op_rsqrt_backward, cpu_op_magnitude, cpu_op_magnitude_backward,
     cpu_op_batch_norm_invert;
 extern const CpuOp cpu_op_embedding, cpu_op_embedding_backward, cpu_op_gather_tokens,
@@ -66,6 +67,8 @@ static const CpuOp *const ops[] = {
     &cpu_op_relu,
     &cpu_op_relu_backward,
     &cpu_op_reshape,
+    &cpu_op_residual_norm,
+    &cpu_op_residual_norm_backward,
     &cpu_op_rsqrt,
     &cpu_op_rsqrt_backward,
     &cpu_op_scale,

@@ -71,6 +71,9 @@ static Status build_elementwise(Graph *graph, Tensor **x) {
   VL_TRY(vl_graph_add(graph, "layer_norm", &(OpParams){.epsilon = 1e-12}, (Tensor *[]){*x, gamma, beta}, 3,
                       &norm));
   *x = norm->outputs[0];
+  OpParams dropped = {.epsilon = 1e-12, .rate = 0.1, .random_scope = "block.branch"};
+  VL_TRY(vl_graph_add(graph, "residual_norm", &dropped, (Tensor *[]){*x, *x, gamma, beta}, 4, &norm));
+  *x = norm->outputs[0];
   vl_graph_set_scope(graph, "twice");
   VL_TRY(vl_apply(graph, "mul", NULL, (Tensor *[]){*x, *x}, 2, x));
   VL_TRY(vl_apply(graph, "add", NULL, (Tensor *[]){*x, *x}, 2, x));

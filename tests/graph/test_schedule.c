@@ -44,6 +44,7 @@ static const char *const recipes[] = {
     "stack=vramlab checkpoint=ops:7 recompute=norm",
     "checkpoint=model recompute=norm",
     "stack=vramlab amp=bf16 recompute=inner-norm",
+    "stack=vramlab amp=bf16 fuse=norm+bias-gelu+residual-norm checkpoint=2",
     "accumulate=2",
     "accumulate=3 inplace=all checkpoint=1 recompute=norm",
     "stack=vramlab amp=bf16 accumulate=2 checkpoint=2 recompute=norm",

@@ -451,6 +451,50 @@ static void layer_norm_backward_bounds(const Node *node, double *const *inputs, 
   free(dbeta);
 }
 
+/* A sum off by `error` at each place, `mean_error` on average: a difference is off by both, the variance by
+ * twice the mean of differences times that and its square, rstd relatively by half as much. */
+static void residual_norm_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                 double *const *bounds) {
+  const Tensor *sum = node->outputs[3];
+  int64_t width = sum->shape[sum->rank - 1], rows = vl_tensor_elements(sum) / width;
+  double kept = 1.0 / (1.0 - node->params.rate);
+  double *of_norm[] = {outputs[3], inputs[2], inputs[3]};
+  Node norm = *node;
+  norm.inputs[0] = node->outputs[3];
+  layer_norm_bounds(&norm, of_norm, outputs, bounds);
+  for (int64_t r = 0; r < rows; r++) {
+    double mean = outputs[1][r], rstd = outputs[2][r], mean_error = 0.0, relative = 0.0;
+    for (int64_t i = r * width; i < (r + 1) * width; i++) {
+      double magnitude = fabs(inputs[1][i]) + kept * fabs(inputs[0][i]);
+      bounds[3][i] = bound_of(4.0, magnitude, outputs[3][i], sum->dtype);
+      mean_error += bounds[3][i] / (double)width;
+    }
+    for (int64_t i = r * width; i < (r + 1) * width; i++) {
+      double error = bounds[3][i] + mean_error;
+      relative += error * (fabs(outputs[3][i] - mean) + error) * rstd * rstd / (double)width;
+    }
+    bounds[1][r] += mean_error;
+    bounds[2][r] += relative * rstd;
+    for (int64_t i = r * width; i < (r + 1) * width; i++) {
+      double gain = fabs(inputs[2][i % width]) * rstd, error = bounds[3][i] + mean_error;
+      bounds[0][i] += (1.0 + roundoff_of(sum->dtype)) * (1.0 + relative) * gain *
+                      (error + relative * fabs(outputs[3][i] - mean));
+    }
+  }
+}
+
+/* Dropout of what may be off already: its factor, rounded, and the product. */
+static void residual_norm_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                          double *const *bounds) {
+  double kept = 1.0 / (1.0 - node->params.rate);
+  layer_norm_backward_bounds(node, inputs, outputs, bounds);
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[3]); i++) {
+    double error = kept * bounds[0][i], magnitude = fabs(outputs[3][i]) + error;
+    bounds[3][i] =
+        rounded_bound(error + 3.0 * f32_roundoff * magnitude, outputs[3][i], node->outputs[3]->dtype);
+  }
+}
+
 static void tanh_bounds(const Node *node, double *const *inputs, double *const *outputs,
                         double *const *bounds) {
   bool backward = node->input_count == 2;
@@ -563,6 +607,8 @@ static const OwnBound own_bounds[] = {{"batch_norm_stats", stats_bounds},
                                       {"batch_norm_backward", norm_backward_bounds},
                                       {"layer_norm", layer_norm_bounds},
                                       {"layer_norm_backward", layer_norm_backward_bounds},
+                                      {"residual_norm", residual_norm_bounds},
+                                      {"residual_norm_backward", residual_norm_backward_bounds},
                                       {"relu", leaky_bounds},
                                       {"relu_backward", leaky_bounds},
                                       {"batch_norm_invert", invert_bounds},

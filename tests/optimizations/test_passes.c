@@ -860,6 +860,48 @@ static void build_bert(const char *recipe, Program *program) {
   require_ok(apply_recipe(recipe, program));
 }
 
+/* Two in each layer, and the embedding's, whose addition has no dropout; of the head's there is none. */
+static void residuals_join_their_norms(void **state) {
+  (void)state;
+  static const char *const recipes[] = {"fuse=residual-norm dropout=redrawn",
+                                        "stack=vramlab fuse=norm+bias-gelu+residual-norm",
+                                        "stack=vramlab fuse=residual-norm amp=bf16"};
+  for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
+    Program program;
+    build_bert(recipes[r], &program);
+    assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "residual_norm"), 2 * LAYERS + 1);
+    assert_int_equal(count_ops(&program, SEGMENT_FORWARD, "layer_norm"), 1);
+    assert_int_equal(count_ops(&program, SEGMENT_BACKWARD, "residual_norm_backward"), 2 * LAYERS + 1);
+    int32_t dropped = 0;
+    for (int32_t i = 0; i < program.graph->node_count; i++) {
+      const Node *node = program.graph->nodes[i];
+      if (!is_op(node, "residual_norm")) continue;
+      dropped += node->params.rate > 0.0;
+      assert_int_equal(node->outputs[0]->dtype, DTYPE_F32);
+      bool low = strstr(recipes[r], "bf16") && node->params.rate > 0.0; /* what a product made */
+      assert_int_equal(node->inputs[0]->dtype, low ? DTYPE_BF16 : DTYPE_F32);
+    }
+    assert_int_equal(dropped, 2 * LAYERS);
+    peak_bytes_of(&program);
+    vl_program_destroy(&program);
+  }
+}
+
+static void joined_residuals_say_why_not(void **state) {
+  (void)state;
+  static const char *const beside[][2] = {{"dropout=stored", "none is left"},
+                                          {"layer-norm=composed", "no primitives"},
+                                          {"recompute=norm", "cannot be repeated from it"},
+                                          {"recompute=inner-norm", "cannot be repeated from it"}};
+  for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+    Program program;
+    char recipe[96];
+    network_tied(&program);
+    snprintf(recipe, sizeof recipe, "fuse=residual-norm %s", beside[i][0]);
+    assert_unsupported(&program, recipe, beside[i][1]);
+  }
+}
+
 /* The layers' and the head's: the sums of their other biases' gradients stay. */
 static void bias_gradients_are_summed_with_gelus(void **state) {
   (void)state;
@@ -1068,6 +1110,8 @@ int main(void) {
       cmocka_unit_test(weight_gradients_normalise_what_they_read),
       cmocka_unit_test(inverted_norms_keep_their_output_alone),
       cmocka_unit_test(inversion_says_why_not),
+      cmocka_unit_test(residuals_join_their_norms),
+      cmocka_unit_test(joined_residuals_say_why_not),
       cmocka_unit_test(bias_gradients_are_summed_with_gelus),
       cmocka_unit_test(composed_layer_norms_keep_twice_as_much),
       cmocka_unit_test(eager_dropout_keeps_its_noise),

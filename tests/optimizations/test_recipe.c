@@ -41,10 +41,10 @@ static void keys_beside_our_stack_override_its_parts(void **state) {
   (void)state;
   Recipe recipe;
   require_ok(vl_recipe_parse("stack=vramlab", &recipe));
-  assert_string_equal(vl_recipe_value(&recipe, "fuse"), "all");
+  assert_string_equal(vl_recipe_value(&recipe, "fuse"), "norm+bias-gelu");
   assert_string_equal(vl_recipe_value(&recipe, "inplace"), "all");
   assert_string_equal(vl_recipe_value(&recipe, "attention"), "fused");
-  assert_canonical("stack=vramlab fuse=all inplace=all", "stack=vramlab");
+  assert_canonical("stack=vramlab fuse=norm+bias-gelu inplace=all", "stack=vramlab");
   assert_canonical("inplace=source stack=vramlab", "stack=vramlab inplace=source");
   require_ok(vl_recipe_parse("inplace=source stack=vramlab", &recipe));
   assert_string_equal(vl_recipe_value(&recipe, "inplace"), "source");
@@ -88,6 +88,9 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("inplace-abn=0.1x", "inplace-abn=0.1x", "slopes above 0");
   assert_refused("layer-norm=unfused", "layer-norm=unfused", "composed, fused");
   assert_refused("dropout=kept", "dropout=kept", "stored, redrawn");
+  assert_refused("fuse=norm+", "fuse=norm+", "joined by +");
+  assert_refused("fuse=bias-gelu+norm", "fuse=bias-gelu+norm", "in this order");
+  assert_refused("fuse=norms", "fuse=norms", "residual-norm");
   assert_refused("inplace=some", "inplace=some", "source, all");
   assert_refused("inplace=source,all", "inplace=source,all", "accepted values are source, all");
   assert_refused("update=now", "update=now", "in-backward");

@@ -169,8 +169,42 @@ static void layer_norm_backward(const Node *node, const Arrays *arrays) {
   }
 }
 
-const ReferenceOp reference_normalization_ops[] = {
-    {"batch_norm_stats", batch_norm_stats},       {"batch_norm_apply", batch_norm_apply},
-    {"batch_norm_update", batch_norm_update},     {"batch_norm_invert", batch_norm_invert},
-    {"batch_norm_backward", batch_norm_backward}, {"layer_norm", layer_norm},
-    {"layer_norm_backward", layer_norm_backward}, {NULL, NULL}};
+/* y = residual + dropout(x); without a residual the dropout. */
+static void drop_onto(const Node *node, const Arrays *arrays, const double *x, const double *residual,
+                      double *y) {
+  const LaunchContext *context = arrays->context;
+  const Tensor *shape = node->inputs[0];
+  double rate = node->params.rate;
+  uint64_t key =
+      rate > 0.0 ? vl_random_key(context->seed, context->step, node->params.random_scope) : UINT64_C(0);
+  int64_t elements = vl_tensor_elements(shape), per_sample = elements / shape->shape[0];
+  for (int64_t i = 0; i < elements; i++) {
+    uint64_t sample = (uint64_t)(context->first_sample + i / per_sample);
+    double unit =
+        rate > 0.0 ? (double)vl_random_unit(vl_random_word(key, sample, (uint64_t)(i % per_sample))) : 1.0;
+    y[i] = (residual ? residual[i] : 0.0) + (unit >= rate ? x[i] / (1.0 - rate) : 0.0);
+  }
+}
+
+static void residual_norm(const Node *node, const Arrays *arrays) {
+  double *sum = arrays->outputs[3];
+  drop_onto(node, arrays, arrays->inputs[0], arrays->inputs[1], sum);
+  double *inputs[] = {sum, arrays->inputs[2], arrays->inputs[3]};
+  layer_norm(node, &(Arrays){.inputs = inputs, .outputs = arrays->outputs, .context = arrays->context});
+}
+
+static void residual_norm_backward(const Node *node, const Arrays *arrays) {
+  layer_norm_backward(node, arrays);
+  if (arrays->outputs[3]) drop_onto(node, arrays, arrays->outputs[0], NULL, arrays->outputs[3]);
+}
+
+const ReferenceOp reference_normalization_ops[] = {{"batch_norm_stats", batch_norm_stats},
+                                                   {"batch_norm_apply", batch_norm_apply},
+                                                   {"batch_norm_update", batch_norm_update},
+                                                   {"batch_norm_invert", batch_norm_invert},
+                                                   {"batch_norm_backward", batch_norm_backward},
+                                                   {"layer_norm", layer_norm},
+                                                   {"layer_norm_backward", layer_norm_backward},
+                                                   {"residual_norm", residual_norm},
+                                                   {"residual_norm_backward", residual_norm_backward},
+                                                   {NULL, NULL}};
