@@ -37,6 +37,8 @@ typedef struct Cell {
   Tail tails[2]; /* of a batch that the micro-batch does not divide, and of an epoch's last one */
   int32_t tail_count;
   Feed *feed;
+  Retained retained;
+  LiveNames *names_before; /* what lived after the first step */
   Run run;
   int64_t first_step; /* of this run: 0, or where the loaded state ended */
   const char *stage;  /* where an allocation fails outside a step */
@@ -62,17 +64,20 @@ static void set_argument(Cell *cell, const char *name, int64_t value) {
 /* How the step's samples are divided. */
 static Status check_division(const Cell *cell) {
   const CellSpec *spec = cell->spec;
-  const char *value = vl_recipe_value(&cell->recipe, "accumulate");
-  if (spec->inference && value && strcmp(value, "1") != 0) {
-    return vl_error(VL_INVALID, "accumulate=%s with inference: there are no gradients to add up", value);
+  int64_t accumulate = vl_accumulate_count(&cell->recipe), global = spec->global_batch,
+          micro = spec->micro_batch;
+  if (spec->inference && accumulate != 1) {
+    const char *value = vl_recipe_value(&cell->recipe, "accumulate");
+    return vl_error(VL_INVALID, "accumulate=%s with inference: there are no gradients to add up",
+                    value ? value : "...");
   }
-  if (value && strcmp(value, "auto") == 0) {
+  if (accumulate == 0) {
     if (spec->capacity_bytes > 0 || spec->profile[0]) return vl_ok();
     return vl_error(VL_INVALID, "accumulate=auto divides the batch until it fits: give the capacity "
                                 "(--capacity 16GiB), or a number of micro-batches");
   }
-  int64_t accumulate = 1, global = spec->global_batch, micro = spec->micro_batch;
-  if (value) VL_TRY(vl_parse_integer("accumulate", value, 1, INT32_MAX, &accumulate));
+  if (vl_recipe_value(&cell->recipe, "accumulate-wrong") && (global > 0 || spec->data[0]))
+    return vl_error(VL_INVALID, "accumulate-wrong takes micro-batches of one size only, and no data file");
   if (global == 0 || (global + micro - 1) / micro == accumulate) return vl_ok();
   return vl_error(VL_INVALID, "%lld samples in micro-batches of %lld are %lld, not accumulate=%lld",
                   (long long)global, (long long)micro, (long long)((global + micro - 1) / micro),
@@ -481,7 +486,9 @@ static void keep_timeline(Cell *cell) {
 static void take_step_peak(Cell *cell, bool steady) {
   MemoryStatistics statistics;
   vl_tracker_statistics(cell->tracker, &statistics);
+  cell->result->live_bytes[cell->result->peak_count] = statistics.allocated.current_bytes;
   cell->result->step_peak_bytes[cell->result->peak_count++] = statistics.allocated.peak_bytes;
+  if (!cell->names_before) cell->names_before = engine_live_names(cell->heap);
   take_peaks(cell, steady);
   vl_tracker_reset_peaks(cell->tracker);
 }
@@ -499,11 +506,12 @@ static Status run_steps(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
   /* What plan predicts does not change after the second step: more would only repeat it. */
-  int32_t steps = result->device.predicts ? 1 : spec->steps;
-  int32_t warmup = result->device.predicts ? 1 : spec->warmup, total = warmup + steps;
+  bool once = result->device.predicts && vl_executable_program(cell->executable)->retain != RETAIN_RUN;
+  int32_t steps = once ? 1 : spec->steps, warmup = once ? 1 : spec->warmup, total = warmup + steps;
   result->step_s = vl_allocate((size_t)steps * sizeof(double));
   result->losses = vl_allocate((size_t)total * sizeof(double));
   result->step_peak_bytes = vl_allocate((size_t)total * sizeof(int64_t));
+  result->live_bytes = vl_allocate((size_t)total * sizeof(int64_t));
   cell->run = (Run){.executable = cell->executable,
                     .state = cell->state,
                     .heap = cell->heap,
@@ -513,6 +521,7 @@ static Status run_steps(Cell *cell) {
                     .device = cell->device,
                     .seed = spec->seed,
                     .learning_rate = spec->learning_rate,
+                    .retained = &cell->retained,
                     .fill = fill_micro_batch,
                     .fill_context = cell};
   StepResult step;
@@ -547,6 +556,18 @@ static int64_t take_emulation(Cell *cell) {
   if (cell->emulation) vl_tracker_statistics(cell->emulation_tracker, &statistics);
   cell->result->emulation_bytes = statistics.allocated.peak_bytes;
   return statistics.reserved.peak_bytes;
+}
+
+/* Live bytes after each step but the first, which also fills caches; what grew, by name. */
+static void take_leaks(Cell *cell) {
+  CellResult *result = cell->result;
+  int32_t count = result->peak_count - 1;
+  double rate = 0.0;
+  LeakSign sign = count > 0 ? vl_leak_find(result->live_bytes + 1, count, &rate) : LEAK_UNKNOWN;
+  if (sign == LEAK_UNKNOWN) return;
+  result->leak_bytes_per_step = llround(rate);
+  result->leaks_bytes_per_step = 0;
+  if (sign == LEAK_FOUND) engine_live_names_grown(cell->heap, cell->names_before, count, result);
 }
 
 /* Driver figures and what follows from them. */
@@ -621,6 +642,8 @@ static void tear_down(Cell *cell) {
     vl_inputs_destroy(&cell->tails[i].inputs);
     vl_executable_destroy(&cell->tails[i].executable);
   }
+  vl_retained_release(&cell->retained, cell->heap);
+  engine_live_names_destroy(&cell->names_before);
   vl_inputs_destroy(&cell->inputs);
   vl_state_destroy(&cell->state);
   vl_executable_destroy(&cell->executable);
@@ -648,6 +671,7 @@ static Status take_scaler(Cell *cell) {
 static Status run_cell(Cell *cell) {
   VL_TRY(set_up(cell));
   VL_TRY(run_steps(cell));
+  take_leaks(cell);
   take_driver(cell);
   measure_tracker(cell);
   VL_TRY(take_scaler(cell));
@@ -676,6 +700,7 @@ static Status classify(Cell *cell, Status status) {
   }
   if (status.code != VL_OUT_OF_MEMORY) return vl_ok();
   snprintf(result->oom_segment, sizeof result->oom_segment, "%s", cell->stage);
+  if (result->peak_count > 0) take_leaks(cell);
   if (cell->heap) {
     HeapFailure failure = vl_heap_last_failure(cell->heap);
     if (failure.request_bytes == 0 && cell->offload_heap) failure = vl_heap_last_failure(cell->offload_heap);
@@ -782,8 +807,7 @@ Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResul
   vl_cell_result_init(result);
   VL_TRY(vl_cell_check(spec));
   VL_TRY(vl_recipe_parse(spec->recipe, &recipe));
-  const char *accumulate = vl_recipe_value(&recipe, "accumulate");
-  if (accumulate && strcmp(accumulate, "auto") == 0) VL_TRY(decide_accumulate(&divided));
+  if (vl_accumulate_count(&recipe) == 0) VL_TRY(decide_accumulate(&divided));
   VL_TRY(run_divided(&divided, observer, result));
   vl_recipe_format(&recipe, result->recipe, sizeof result->recipe);
   return vl_ok();

@@ -14,6 +14,7 @@ void vl_cell_result_clear(CellResult *result) {
   free(result->step_s);
   free(result->losses);
   free(result->step_peak_bytes);
+  free(result->live_bytes);
   free(result->timeline);
   memset(result, 0, sizeof *result);
 }
@@ -21,6 +22,8 @@ void vl_cell_result_clear(CellResult *result) {
 void vl_cell_result_init(CellResult *result) {
   memset(result, 0, sizeof *result);
   int64_t *unknown[] = {&result->tokens_per_sample,
+                        &result->leak_bytes_per_step,
+                        &result->leaks_bytes_per_step,
                         &result->needed_bytes,
                         &result->needed_low_bytes,
                         &result->peak_requested_bytes,

@@ -85,6 +85,13 @@ typedef struct Scaler {
   int64_t steps;   /* steps that were not */
 } Scaler;
 
+/* Blocks that nobody gives back: what retain-graph=every-step leaks, until a run ends. */
+typedef struct Retained {
+  Block **blocks;
+  int64_t count, capacity;
+} Retained;
+void vl_retained_release(Retained *retained, Heap *heap);
+
 typedef struct Run {
   Executable *executable;
   State *state;
@@ -106,6 +113,7 @@ typedef struct Run {
   /* Called after each instance when set: a view of what was just written (tests, monitors). */
   void (*observe)(void *context, const struct Run *run, const Instance *instance, const uintptr_t *outputs);
   void *observe_context;
+  Retained *retained; /* of a program that leaks on purpose; else NULL will do */
   /* Accumulation: puts a micro-batch's samples, from `first_sample` of the step on, in the inputs. Called
    * before each micro-batch but the first, whose inputs the caller has filled; its time is not the step's. */
   Status (*fill)(void *context, Inputs *inputs, int64_t first_sample);
@@ -186,7 +194,7 @@ typedef struct TimelineEvent {
   char scope[VL_NAME_BYTES];
 } TimelineEvent;
 
-enum { VL_MAX_STEPS = 4096, VL_MAX_SCOPES = 256 };
+enum { VL_MAX_STEPS = 4096, VL_MAX_SCOPES = 256, VL_MAX_LEAKS = 64 };
 
 /* Everything a cell yields. -1 in a byte field and NaN in a real one mean not known here. */
 typedef struct CellResult {
@@ -209,7 +217,15 @@ typedef struct CellResult {
   double *step_s;                                /* raw, [step_count] */
   int64_t *step_peak_bytes; /* allocated peak of every step, warm-up included, [peak_count] */
   int32_t peak_count;
-  double *losses; /* every step, warm-up included, [warmup + step_count] */
+  int64_t *live_bytes;         /* allocated when each step had ended, [peak_count] */
+  int64_t leak_bytes_per_step; /* vl_leak_find after the first step; 0: none, -1: too few steps to tell */
+  int32_t leak_count;
+  struct {
+    char name[VL_NAME_BYTES], scope[VL_NAME_BYTES];
+    int64_t bytes_per_step;     /* its mean growth after the first step */
+  } leaks[VL_MAX_LEAKS];        /* of a leak: the tensors that grow, largest first */
+  int64_t leaks_bytes_per_step; /* of all that grow, shown or not */
+  double *losses;               /* every step, warm-up included, [warmup + step_count] */
   int32_t loss_count;
   double build_s; /* compile and kernel creation */
   /* Peaks, in bytes. */

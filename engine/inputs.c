@@ -110,6 +110,11 @@ int64_t engine_inputs_counted(const Inputs *inputs, const Storage *labels) {
   return labels->elements / samples * inputs->step_samples;
 }
 
+int64_t engine_inputs_counted_here(const Inputs *inputs, const Storage *labels) {
+  const Input *item = find(inputs, labels->name);
+  return item ? item->counted : labels->elements;
+}
+
 Status engine_inputs_check_counted(const Inputs *inputs, const Storage *labels) {
   const Input *item = find(inputs, labels->name);
   int64_t expected = engine_inputs_counted(inputs, labels);

@@ -38,11 +38,20 @@ void engine_inputs_go_on(Inputs *inputs, const Inputs *from);
 void engine_inputs_begin_micro_batch(Inputs *inputs);
 /* Labels that count in the whole step. */
 int64_t engine_inputs_counted(const Inputs *inputs, const Storage *labels);
+/* Of them in the micro-batch that is in the inputs. */
+int64_t engine_inputs_counted_here(const Inputs *inputs, const Storage *labels);
 /* After the last micro-batch: VL_INVALID when the labels seen are not as many as were counted on. */
 Status engine_inputs_check_counted(const Inputs *inputs, const Storage *labels) VL_CHECKED;
 void engine_inputs_end_step(Inputs *inputs);
 
 MemoryCategory engine_category_of(Role role);
+
+/* What lives in a heap, by name and scope (leaks.c). */
+typedef struct LiveNames LiveNames;
+LiveNames *engine_live_names(const Heap *heap);
+void engine_live_names_destroy(LiveNames **names);
+/* Writes into result->leaks what grew since `before`, over so many steps. */
+void engine_live_names_grown(const Heap *heap, const LiveNames *before, int32_t steps, CellResult *result);
 
 /* The order in which an epoch's samples are drawn: Philox's, keyed by seed and epoch. */
 typedef struct EpochOrder {

@@ -80,7 +80,10 @@ static Status obtain_buffers(Walk *walk, const Instance *instance) {
 /* What a loss divides by when its rows are part of the step's only. */
 static int64_t counted_rows(const Walk *walk, const Node *node) {
   const Storage *labels = vl_labels_of(node);
+  const Program *program = &walk->run.executable->program;
   if (!labels) return 0;
+  if (program->accumulate_wrong)
+    return program->accumulate * engine_inputs_counted_here(walk->inputs, labels);
   bool whole = walk->run.executable->program.accumulate == 1 && node->inputs[1]->shape[0] == labels->elements;
   return whole ? 0 : engine_inputs_counted(walk->inputs, labels);
 }
@@ -160,14 +163,13 @@ static Status execute(Walk *walk, const Instance *instance) {
   return vl_error(VL_INTERNAL, "an instance of no kind");
 }
 
+/* What the step left of a tensor: its sum, where several were made, is the last one that lives. */
 static Status download_plain_f32(const Walk *walk, const Tensor *tensor, float *values) {
   const Storage *storage = tensor->storage;
   void *host = vl_allocate((size_t)vl_dtype_bytes(storage->dtype, storage->elements) + 1);
-  for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
+  for (int32_t i = walk->schedule->buffer_count - 1; i >= 0; i--) {
     const Buffer *buffer = &walk->schedule->buffers[i];
-    if (buffer->storage != storage || buffer->pass != 0 || buffer->micro_batch != 0 ||
-        buffer->tier != TIER_DEVICE)
-      continue;
+    if (buffer->storage != storage || !walk->blocks[i] || buffer->tier != TIER_DEVICE) continue;
     Device *device = walk->run.device;
     Status status = device->interface->download(device, storage, walk->addresses[i], host);
     for (int64_t e = 0; e < storage->elements; e++) {
@@ -306,7 +308,29 @@ static void walk_open(const Run *run, Executable *executable, Inputs *inputs, St
   walk->events = vl_allocate(((size_t)schedule->instance_count + 1) * sizeof *walk->events);
 }
 
+void vl_retained_release(Retained *retained, Heap *heap) {
+  for (int64_t i = 0; i < retained->count; i++)
+    vl_heap_release(heap, &retained->blocks[i]);
+  free(retained->blocks);
+  *retained = (Retained){0};
+}
+
+/* What a step that ended well leaks. */
+static void retain(Walk *walk) {
+  Retained *retained = walk->run.retained;
+  for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
+    if (!walk->schedule->buffers[i].leaks || !walk->blocks[i]) continue;
+    if (retained->count == retained->capacity) {
+      retained->capacity = retained->capacity ? 2 * retained->capacity : 256;
+      retained->blocks = vl_reallocate(retained->blocks, (size_t)retained->capacity * sizeof(Block *));
+    }
+    retained->blocks[retained->count++] = walk->blocks[i];
+    walk->blocks[i] = NULL;
+  }
+}
+
 static void walk_close(Walk *walk, const Status *status) {
+  if (status->code == VL_OK && walk->run.retained) retain(walk);
   if (status->code != VL_OK) { /* copies that are under way must not meet memory given back */
     Status drained = walk->run.device->interface->synchronize(walk->run.device);
     (void)drained;

@@ -270,6 +270,13 @@ typedef struct ParameterGradient {
   Tensor *gradient;
 } ParameterGradient;
 
+/* When what backward has read is freed. Anything but the first is a mistake, made to be measured. */
+typedef enum Retention {
+  RETAIN_NOTHING = 0, /* with its last reader */
+  RETAIN_STEP,        /* when the step ends: losses kept with their graphs */
+  RETAIN_RUN          /* never: a leak */
+} Retention;
+
 typedef enum OptimizerKind { OPTIMIZER_SGD = 0, OPTIMIZER_ADAMW } OptimizerKind;
 
 /* Weight decay is of every parameter, as in PyTorch without parameter groups. */
@@ -323,6 +330,8 @@ typedef struct Program {
   int32_t accumulate;            /* micro-batches per optimizer step; 1 */
   int32_t offload_blocks;        /* what is made up to the end of this block is in the offload tier until
                                     backward reads it; 0: nothing, INT32_MAX: everything */
+  bool accumulate_wrong;         /* a mistake: sums in new storage, each micro-batch a mean of its own */
+  Retention retain;              /* of what forward saves */
   const char *allocation_policy; /* "caching" */
   const char *checkpoint_chosen; /* the value checkpoint=auto stands for here; NULL */
 } Program;
@@ -359,6 +368,7 @@ typedef struct Buffer {
   int32_t pass;
   Tier tier;
   bool given;          /* there before the step and after it: persistent, or an input */
+  bool leaks;          /* no instance releases it (RETAIN_RUN) */
   int32_t first, last; /* first instance that writes, last that touches; -1, -1: lives throughout */
 } Buffer;
 

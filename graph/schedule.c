@@ -18,7 +18,7 @@ typedef struct Builder {
   int32_t instance_capacity, buffer_capacity;
   int32_t micro_batch;
   int32_t *first_pass;  /* by storage: buffer of this micro-batch's pass 0, -1 before it exists */
-  int32_t *summed;      /* by storage: buffer of the first micro-batch's pass 0 */
+  int32_t *summed;      /* by storage: buffer of the first micro-batch's pass 0, where sums are */
   int32_t *passes;      /* by storage: passes so far */
   int32_t *recomputed;  /* by tensor: buffer of its latest recomputation, -1 */
   bool *replay;         /* by node: its checkpoint segment's replay includes it */
@@ -159,6 +159,8 @@ static Status read_inputs(Builder *builder, const Node *node, bool backward, int
 static int32_t output_buffer(Builder *builder, const Node *node, const int32_t *inputs, int32_t which,
                              bool again) {
   Tensor *output = node->outputs[which];
+  if (node->accumulates && builder->program->accumulate_wrong)
+    return builder->summed[output->storage->id] = add_buffer(builder, output->storage);
   for (int32_t i = 0; i < node->input_count; i++) {
     if (node->inputs[i] && node->inputs[i]->storage == output->storage) return inputs[i];
   }
@@ -249,11 +251,21 @@ static void touch(Buffer *buffer, int32_t at) {
 
 /* What must outlive its last reader: the loss, what evaluation reads, and gradients that the update leaves.
  */
-static bool lives_to_the_end(const Program *program, const Buffer *buffer) {
-  if (buffer->pass != 0 || buffer->micro_batch != 0 || buffer->tier != TIER_DEVICE) return false;
+static bool lives_to_the_end(const Builder *builder, const Buffer *buffer) {
+  const Program *program = builder->program;
+  bool first = buffer->pass == 0 && buffer->micro_batch == 0;
+  if (program->accumulate_wrong) first = builder->summed[buffer->storage->id] == buffer->id;
+  if (!first || buffer->tier != TIER_DEVICE) return false;
   if (program->loss && buffer->storage == program->loss->storage) return true;
   if (!program->training && program->logits && buffer->storage == program->logits->storage) return true;
   return buffer->storage->role == ROLE_GRADIENT && !program->release_gradients;
+}
+
+/* Whether backward reads what forward made here. */
+static bool is_saved(const Schedule *schedule, const Buffer *buffer) {
+  const Node *first = schedule->instances[buffer->first].node, *last = schedule->instances[buffer->last].node;
+  return buffer->storage->role == ROLE_ACTIVATION && buffer->tier == TIER_DEVICE && buffer->pass == 0 &&
+         first->segment == SEGMENT_FORWARD && last->segment == SEGMENT_BACKWARD;
 }
 
 static void find_lifetimes(Builder *builder) {
@@ -276,7 +288,9 @@ static void find_lifetimes(Builder *builder) {
       buffer->first = buffer->last = -1;
       continue;
     }
-    if (lives_to_the_end(builder->program, buffer)) buffer->last = count - 1;
+    bool retained = builder->program->retain != RETAIN_NOTHING && is_saved(schedule, buffer);
+    buffer->leaks = retained && builder->program->retain == RETAIN_RUN;
+    if (retained || lives_to_the_end(builder, buffer)) buffer->last = count - 1;
     begins[buffer->first]++;
     ends[buffer->last]++;
   }
@@ -290,7 +304,7 @@ static void find_lifetimes(Builder *builder) {
     if (buffer->first < 0) continue;
     Instance *first = &schedule->instances[buffer->first], *last = &schedule->instances[buffer->last];
     first->obtain[first->obtain_count++] = buffer->id;
-    last->release[last->release_count++] = buffer->id;
+    if (!buffer->leaks) last->release[last->release_count++] = buffer->id;
   }
   free(begins);
   free(ends);

@@ -1,6 +1,7 @@
 /* Decision rules: from cells to a verdict and the numbers that gave it. A new rule is a function and a line
  * in the table; its numbers are data, in the claims file. */
 #include "harness/checkpoint_cells.h"
+#include "harness/claims_accumulate.h"
 #include "harness/growth.h"
 
 #include <math.h>
@@ -414,6 +415,9 @@ static const char *const workload_lists[] = {"highest", "cases", NULL};
 static const char *const pair_numbers[] = {"batch",        "baseline_gb", "optimized_gb",
                                            "tolerance_gb", "saving",      NULL};
 
+static const char *const fragmentation_numbers[] = {"fragmentation", NULL};
+static const char *const retained_numbers[] = {"rate_error", NULL};
+
 static const ClaimRule rules[] = {
     {.name = "growth-shape",
      .numbers = shape_numbers,
@@ -453,6 +457,14 @@ static const ClaimRule rules[] = {
      .lists = workload_lists,
      .decide = vl_decide_checkpoint_workload},
     {.name = "level-pairs", .any_workload = true, .numbers = pair_numbers, .decide = vl_decide_level_pairs},
+    {.name = "accumulation-fragmentation",
+     .any_workload = true,
+     .numbers = fragmentation_numbers,
+     .decide = vl_decide_accumulation_fragmentation},
+    {.name = "retained-graph",
+     .any_workload = true,
+     .numbers = retained_numbers,
+     .decide = vl_decide_retained_graph},
     {.name = "awaiting-suite",
      .open_region = true,
      .verdict = VERDICT_UNDECIDED,
@@ -472,6 +484,6 @@ const ClaimRule *vl_claim_rule_find(const char *name) {
 const char *vl_claim_rule_names(void) {
   return "growth-shape, level-and-slope, category-slope-zero, category-share, oom-phases, "
          "oom-parameter-share, checkpoint-cost, checkpoint-snippet, checkpoint-interval, "
-         "checkpoint-workload, level-pairs, "
+         "checkpoint-workload, level-pairs, accumulation-fragmentation, retained-graph, "
          "awaiting-suite, never-a-verdict";
 }

@@ -239,6 +239,11 @@ static json_t *scaler_field(const CellView *view, const Column *column, const ch
   return field_value(view->result, column);
 }
 
+static json_t *leak_field(const CellView *view, const Column *column, const char **reason) {
+  *reason = "too few steps to tell a leak";
+  return field_value(view->result, column);
+}
+
 static json_t *host(const CellView *view, const Column *column, const char **reason) {
   (void)view, (void)column, (void)reason;
   char text[256];
@@ -483,6 +488,11 @@ static const Column table[] = {
      oom_field, RESULT(oom_largest_free_bytes)},
     {"oom_segment", "oom_segment", "", COLUMN_TEXT, "forward, backward, update or setup", oom_field,
      RESULT(oom_segment)},
+    {"leak_bytes_per_step", "leak_bytes_per_step", "bytes", COLUMN_INTEGER,
+     "live bytes that every step after the first adds; 0: no leak", leak_field, RESULT(leak_bytes_per_step)},
+    {"leak_named_bytes_per_step", "leak_named_bytes_per_step", "bytes", COLUMN_INTEGER,
+     "growth of the tensors it was traced to: equal when the rate is exact", leak_field,
+     RESULT(leaks_bytes_per_step)},
     {"events_per_step", "events_per_step", "1", COLUMN_INTEGER, "obtains and releases of a step", from_result,
      RESULT(events_per_step)},
     {"tracker_share", "tracker_share", "1", COLUMN_REAL, "share of the step time spent on counting",

@@ -198,8 +198,9 @@ static void add_part(Document *document, const Answer *answer) {
                   vl_document_format(
                       document,
                       "For %lld samples a step, gradients have to be accumulated over %lld micro-batches of "
-                      "%lld (accumulate=%lld) with %s: %.2f GiB, gradients kept.%s In PyTorch: divide the "
-                      "loss by %lld and call step and zero_grad every %lld backward passes.",
+                      "%lld (accumulate=%lld) with %s: %.2f GiB, gradients kept.%s In PyTorch: multiply "
+                      "each loss by its share of the step's labels that count (1/%lld only where all "
+                      "micro-batches have as many) and call step and zero_grad every %lld backward passes.",
                       global, global / batch, batch, global / batch, part->recipe, gib(part->needed_bytes),
                       missing, global / batch, global / batch));
 }

@@ -118,6 +118,23 @@ static void print_offload(const json_t *record) {
   if (!isnan(stall_s)) printf("%-12s %.3f s a step for copies\n", "waited", stall_s);
 }
 
+/* A leak and where to look. */
+static void print_leak(const json_t *record) {
+  int64_t rate = vl_record_integer(record, "leak_bytes_per_step");
+  if (rate <= 0) return;
+  json_t *leaks = json_object_get(record, "leaks"), *leak;
+  char bytes[32];
+  size_t i, shown = 0, most = 3;
+  vl_format_bytes(rate, bytes, sizeof bytes);
+  printf("%-12s %s more after every step, in\n", "leak", bytes);
+  json_array_foreach(leaks, i, leak) {
+    if (shown++ == most) break;
+    vl_format_bytes(vl_record_integer(leak, "bytes_per_step"), bytes, sizeof bytes);
+    printf("%-12s %s of %s in %s\n", "", bytes, vl_record_text(leak, "name"), vl_record_text(leak, "scope"));
+  }
+  if (json_array_size(leaks) > most) printf("%-12s and %zu others\n", "", json_array_size(leaks) - most);
+}
+
 static void print_cell(const SuiteCell *cell, const json_t *record) {
   char label[VL_RECIPE_BYTES + 160];
   const char *status = vl_record_text(record, "status"), *error = vl_record_text(record, "error");
@@ -126,6 +143,7 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   printf("%s\n%-12s %s%s%s\n", label, "status", status, error ? ": " : "", error ? error : "");
   printf("%-12s %s\n", "numbers are", vl_record_text(record, "provenance"));
   print_division(record);
+  print_leak(record);
   print_bytes("needs", vl_record_integer(record, "needed_bytes"));
   print_bytes("allocated", vl_record_integer(record, "peak_allocated_bytes"));
   print_bytes("reserved", vl_record_integer(record, "peak_reserved_bytes"));

@@ -177,6 +177,16 @@ static Status find_bf16(const CellSpec *spec, bool *has_bf16) {
   return vl_ok();
 }
 
+/* Nothing is advised beside what is a mistake. */
+static Status check_no_mistake(const char *text) {
+  Recipe recipe;
+  VL_TRY(vl_recipe_parse(text, &recipe));
+  const RecipeItem *mistake = vl_recipe_mistake(&recipe);
+  if (!mistake) return vl_ok();
+  return vl_error(VL_INVALID, "%s=%s is a mistake, made to be measured: fit begins without it",
+                  mistake->optimization->name, mistake->value);
+}
+
 Status vl_fit_climb(Runner *runner, const SuiteCell *start, const FitStep *steps, int32_t step_count,
                     bool all, Fit *fit) {
   Rung *first = &fit->rungs[0];
@@ -185,6 +195,7 @@ Status vl_fit_climb(Runner *runner, const SuiteCell *start, const FitStep *steps
   memset(fit, 0, sizeof *fit);
   fit->answer = -1;
   VL_TRY(join(start->spec.recipe, NULL, first->recipe, &first->preserves));
+  VL_TRY(check_no_mistake(first->recipe));
   VL_TRY(try_rung(runner, start, fit, first));
   fit->rung_count = 1;
   if (first->end == RUNG_FITS) fit->answer = 0;

@@ -183,9 +183,8 @@ Status vl_recipe_accumulate(const char *text, int64_t *accumulate) {
   Recipe recipe;
   *accumulate = 1;
   VL_TRY(vl_recipe_parse(text, &recipe));
-  const char *value = vl_recipe_value(&recipe, "accumulate");
-  if (value && strcmp(value, "auto") == 0) *accumulate = 0;
-  return value && *accumulate ? vl_parse_integer("accumulate", value, 1, INT32_MAX, accumulate) : vl_ok();
+  *accumulate = vl_accumulate_count(&recipe);
+  return vl_ok();
 }
 
 Status vl_cell_divide(CellSpec *spec, int64_t batch) {
@@ -212,7 +211,7 @@ static Status reconcile_batches(CellOptions *options) {
                     (long long)micro_batch, (long long)batch);
   spec->global_batch = wanted * micro_batch == batch ? 0 : batch;
   if (wanted == accumulate) return vl_ok();
-  if (vl_recipe_value(&recipe, "accumulate"))
+  if (accumulate != 1 || vl_recipe_value(&recipe, "accumulate"))
     return vl_error(
         VL_INVALID, "--batch %lld over --micro-batch %lld is accumulate=%lld, and the recipe says %lld",
         (long long)options->batch, (long long)spec->micro_batch, (long long)wanted, (long long)accumulate);

@@ -148,6 +148,25 @@ static json_t *step_peaks(const CellResult *result) {
   return list;
 }
 
+static json_t *live_list(const CellResult *result) {
+  json_t *list = json_array();
+  for (int32_t i = 0; i < result->peak_count && result->live_bytes; i++)
+    json_array_append_new(list, json_integer((json_int_t)result->live_bytes[i]));
+  return list;
+}
+
+static json_t *leak_list(const CellResult *result) {
+  json_t *list = json_array();
+  for (int32_t i = 0; i < result->leak_count; i++) {
+    json_t *entry = json_object();
+    json_object_set_new(entry, "name", vl_json_text(result->leaks[i].name));
+    json_object_set_new(entry, "scope", vl_json_text(result->leaks[i].scope));
+    json_object_set_new(entry, "bytes_per_step", json_integer(result->leaks[i].bytes_per_step));
+    json_array_append_new(list, entry);
+  }
+  return list;
+}
+
 static json_t *scope_list(const CellResult *result) {
   json_t *list = json_array();
   for (int32_t i = 0; i < result->scope_count; i++) {
@@ -197,6 +216,8 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
                       list_of(result->step_s, result->step_count, "step_times_s", reasons));
   json_object_set_new(record, "losses", list_of(result->losses, result->loss_count, "losses", reasons));
   json_object_set_new(record, "step_peaks_bytes", step_peaks(result));
+  json_object_set_new(record, "live_bytes", live_list(result));
+  json_object_set_new(record, "leaks", leak_list(result));
   json_object_set_new(record, "scopes", scope_list(result));
   json_object_set_new(record, "analytic_terms", term_list(result));
   json_object_set_new(record, "null_reasons", reasons);
@@ -220,9 +241,8 @@ json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, cons
   result->device.predicts = predicted;
   result->device.memory_bytes = -1;
   result->device.threads = spec->threads > 0 ? spec->threads : -1;
-  const char *accumulate = vl_recipe_value(&recipe, "accumulate");
   result->micro_batch = spec->micro_batch;
-  result->accumulate = accumulate ? strtoll(accumulate, NULL, 10) : 1;
+  result->accumulate = vl_accumulate_count(&recipe);
   if (result->accumulate == 0) result->accumulate = 1; /* auto, not decided */
   result->ranks = 1;
   result->global_batch =

@@ -327,6 +327,29 @@ static void add_failures(Document *document, const ReportInput *input) {
   }
 }
 
+/* Cells whose live bytes keep growing, and where to look. */
+static void add_leaks(Document *document, const ReportInput *input) {
+  bool headed = false;
+  for (int32_t i = 0; i < input->records.count; i++) {
+    const json_t *record = input->records.records[i];
+    int64_t rate = vl_record_integer(record, "leak_bytes_per_step");
+    if (!is_cell(record) || rate <= 0) continue;
+    if (!headed) vl_document_add(document, PASSAGE_HEADING, false, "Leaks");
+    headed = true;
+    const json_t *leaks = json_object_get(record, "leaks"), *largest = json_array_get(leaks, 0);
+    char bytes[32];
+    vl_format_bytes(rate, bytes, sizeof bytes);
+    vl_document_add(
+        document, PASSAGE_NOTE, true,
+        vl_document_format(
+            document, "Leak: %s, %s: %s more after every step, in %zu%s tensors, most in %s of %s",
+            workload_name(document, record), text_or(vl_record_text(record, "recipe"), "n/a"), bytes,
+            json_array_size(leaks), json_array_size(leaks) == VL_MAX_LEAKS ? " and more" : "",
+            text_or(vl_record_text(largest, "name"), "n/a"),
+            text_or(vl_record_text(largest, "scope"), "n/a")));
+  }
+}
+
 /* Why other cells have no numbers. */
 static void add_errors(Document *document, const ReportInput *input) {
   for (int32_t i = 0; i < input->records.count; i++) {
@@ -437,12 +460,19 @@ static void add_figures(Document *document, const ReportInput *input) {
   }
 }
 
+static bool is_mistake(const json_t *record) {
+  Recipe recipe;
+  const char *text = vl_record_text(record, "recipe");
+  return text != NULL && vl_recipe_parse(text, &recipe).code == VL_OK && vl_recipe_mistake(&recipe) != NULL;
+}
+
 /* The recipe that needs the least of those with the baseline's results. */
 static const json_t *best_of(const Comparison *comparison) {
   const json_t *best = NULL;
   for (int32_t i = 0; i < comparison->count; i++) {
     const json_t *record = comparison->rows[i];
     Outcome outcome = vl_record_equality(record, comparison->baseline).outcome;
+    if (is_mistake(record)) continue;
     int64_t needed = vl_record_integer(record, "needed_bytes");
     if (needed < 0 || (outcome != OUTCOME_BITWISE && outcome != OUTCOME_TOLERANCE)) continue;
     if (best == NULL || needed < vl_record_integer(best, "needed_bytes")) best = record;
@@ -501,6 +531,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   add_offloads(document, input);
   add_failures(document, input);
   vl_report_account(document, &input->records, first);
+  add_leaks(document, input);
   if (count > 0) add_cells(document, input);
   add_errors(document, input);
   add_provenance(document, input);

@@ -336,6 +336,8 @@ Status vl_results_write(const Store *store) {
                 (H5ColumnText){"loss", "1", "of every step, warm-up included"});
   write_numbers(&writer, store, "step_peaks", "step_peaks_bytes",
                 (H5ColumnText){"peak_allocated_bytes", "bytes", "of every step, warm-up included"});
+  write_numbers(&writer, store, "live", "live_bytes",
+                (H5ColumnText){"allocated_bytes", "bytes", "when a step had ended, warm-up included"});
   write_scopes(&writer, store);
   write_terms(&writer, store);
   Status status = write_timelines(&writer, store);

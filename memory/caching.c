@@ -221,6 +221,14 @@ static void release(void *state, Block *block) {
   vl_free_tree_insert(tree, &piece->node);
 }
 
+static void each_block(const void *state, void (*visit)(void *context, const Block *block), void *context) {
+  const Caching *caching = state;
+  for (const Segment *segment = caching->segments; segment != NULL; segment = segment->next) {
+    for (const Piece *piece = segment->first; piece != NULL; piece = piece->next)
+      if (piece->in_use) visit(context, &piece->block);
+  }
+}
+
 static void free_space(const void *state, HeapFreeSpace *space) {
   const Caching *caching = state;
   *space = (HeapFreeSpace){0};
@@ -262,5 +270,6 @@ const AllocationPolicy vl_policy_caching = {
     .release = release,
     .trim = trim,
     .free_space = free_space,
+    .each_block = each_block,
     .rounded_bytes = rounded_bytes,
 };

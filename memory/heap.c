@@ -124,6 +124,10 @@ void vl_heap_release(Heap *heap, Block **block) {
   heap->policy->release(heap->state, released);
 }
 
+void vl_heap_each_block(const Heap *heap, void (*visit)(void *context, const Block *block), void *context) {
+  heap->policy->each_block(heap->state, visit, context);
+}
+
 int64_t vl_heap_trim(Heap *heap) { return heap->policy->trim(heap->state); }
 
 void vl_heap_free_space(const Heap *heap, HeapFreeSpace *space) {

@@ -61,6 +61,8 @@ typedef struct AllocationPolicy {
   /* Gives wholly free segments back; returns their bytes. */
   int64_t (*trim)(void *state);
   void (*free_space)(const void *state, HeapFreeSpace *space);
+  /* Every block in use. */
+  void (*each_block)(const void *state, void (*visit)(void *context, const Block *block), void *context);
   /* What a request of `bytes` occupies at least. */
   int64_t (*rounded_bytes)(int64_t bytes);
 } AllocationPolicy;

@@ -153,6 +153,8 @@ void vl_heap_destroy(Heap **heap);
 Status vl_heap_obtain(Heap *heap, const AllocationRequest *request, Block **block) VL_CHECKED;
 /* Gives a block back and sets the pointer to NULL; NULL is allowed. */
 void vl_heap_release(Heap *heap, Block **block);
+/* Calls visit for every block in use that has memory, in no order. */
+void vl_heap_each_block(const Heap *heap, void (*visit)(void *context, const Block *block), void *context);
 /* Gives wholly free segments back to the system (torch.cuda.empty_cache). Returns the bytes given back. */
 int64_t vl_heap_trim(Heap *heap);
 
@@ -169,6 +171,16 @@ typedef struct HeapFreeSpace {
   double fragmentation;       /* 1 - largest/free; 0 when nothing is free */
 } HeapFreeSpace;
 void vl_heap_free_space(const Heap *heap, HeapFreeSpace *space);
+
+/* ---- Leaks -------------------------------------------------------------------------------------------- */
+
+/* What a series of live bytes, sampled at the same point of every step after warm-up, says. */
+typedef enum LeakSign { LEAK_UNKNOWN = 0 /* too few samples */, LEAK_NONE, LEAK_FOUND } LeakSign;
+/* A leak goes on: noise and one-off steps are none. From 4 samples on when every step adds the same number of
+ * bytes; else from 8 on, when each quarter lies above the one before it (its
+ * lowest not below the highest there, its median above). *bytes_per_step: of a leak; exact in
+ * the first case, between the medians of the first and the last quarter in the second. (Fault case B5.) */
+LeakSign vl_leak_find(const int64_t *live_bytes, int64_t count, double *bytes_per_step);
 
 /* A table like torch.cuda.memory_summary(): current and peak of allocated, requested, reserved,
  * cached-free and each category, counts, one unit per column, named. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* 0: auto, for whoever knows the capacity to replace. */
-static Status parse(const char *value, int64_t *count) {
+Status optimization_parse_accumulate(const char *value, int64_t *count) {
   *count = 0;
   if (strcmp(value, "auto") == 0) return vl_ok();
   VL_TRY(vl_parse_integer("accumulate", value, 1, 65536, count));
@@ -34,10 +34,7 @@ static Status check_loss(const Tensor *loss) {
       loss->name, op);
 }
 
-static Status check(const Program *program, const char *value, const Recipe *recipe) {
-  (void)recipe;
-  int64_t count = 1;
-  VL_TRY(parse(value, &count));
+Status optimization_check_accumulate(const Program *program, int64_t count) {
   if (!program || !program->training || count == 1) return vl_ok();
   if (count == 0)
     return vl_error(VL_INVALID, "accumulate=auto stands for a number that is not decided here; give one");
@@ -46,6 +43,13 @@ static Status check(const Program *program, const char *value, const Recipe *rec
                     program->graph->name);
   }
   return check_loss(program->loss);
+}
+
+static Status check(const Program *program, const char *value, const Recipe *recipe) {
+  (void)recipe;
+  int64_t count;
+  VL_TRY(optimization_parse_accumulate(value, &count));
+  return optimization_check_accumulate(program, count);
 }
 
 /* The last node before the update that touches a storage. */
@@ -96,16 +100,28 @@ Status vl_accumulate_micro_batch(int64_t samples, int64_t count, int64_t *micro_
                   (long long)samples, (long long)count, (long long)filled, (long long)*micro_batch);
 }
 
-static Status apply(Program *program, const char *value, const Target *target) {
-  (void)target;
+int64_t vl_accumulate_count(const Recipe *recipe) {
+  const char *value = vl_recipe_value(recipe, "accumulate");
+  if (!value) value = vl_recipe_value(recipe, "accumulate-wrong");
   int64_t count = 1;
-  VL_TRY(parse(value, &count));
+  if (value && optimization_parse_accumulate(value, &count).code != VL_OK) return 1; /* refused elsewhere */
+  return count;
+}
+
+Status optimization_accumulate_sums(Program *program, int64_t count) {
   if (!program->training || count == 1) return vl_ok(); /* evaluation has nothing to add up */
   program->accumulate = (int32_t)count;
   VL_TRY(accumulate(program->graph, &program->loss));
   for (int32_t i = 0; i < program->gradient_count; i++)
     VL_TRY(accumulate(program->graph, &program->gradients[i].gradient));
   return vl_ok();
+}
+
+static Status apply(Program *program, const char *value, const Target *target) {
+  (void)target;
+  int64_t count;
+  VL_TRY(optimization_parse_accumulate(value, &count));
+  return optimization_accumulate_sums(program, count);
 }
 
 static Preserves preserves_in(const Program *program, const char *value) {
@@ -120,7 +136,9 @@ static Preserves preserves_in(const Program *program, const char *value) {
 const Optimization optimization_accumulate = {
     .name = "accumulate",
     .also_called = "gradient accumulation, micro-batching, gradient_accumulation_steps, virtual batch",
-    .turn_on = "(loss * counted_tokens / tokens_of_the_step).backward()  # n times, then optimizer.step()",
+    .turn_on =
+        "(loss * counted_tokens / tokens_of_the_step).backward()  # n times, then optimizer.step(); loss / n "
+        "only where every micro-batch has as many labels that count",
     .values = "n (micro-batches per step, at least 1) or auto (the fewest that fit the capacity)",
     .help = "divide the batch into n micro-batches and add up their gradients (batch norm: another model)",
     .phase = PHASE_SCHEDULE,

@@ -8,13 +8,23 @@ extern const Optimization optimization_accumulate, optimization_attention, optim
     optimization_pool_index, optimization_amp, optimization_weights, optimization_inplace,
     optimization_update, optimization_checkpoint, optimization_recompute, optimization_freeze,
     optimization_loss_chunks, optimization_optimizer_state, optimization_dropout, optimization_layer_norm,
-    optimization_inplace_abn, optimization_offload, optimization_loss_scale, optimization_clip;
+    optimization_inplace_abn, optimization_offload, optimization_loss_scale, optimization_clip,
+    optimization_accumulate_wrong, optimization_retain_graph;
 
 /* VL_INVALID for a value that is not in the comma-separated list. */
 Status optimization_one_of(const Optimization *of, const char *value, const char *accepted) VL_CHECKED;
 
 /* A finite number above 0, with "." whatever the locale; VL_INVALID says what is accepted. */
 Status optimization_positive(const Optimization *of, const char *value, double *number) VL_CHECKED;
+
+/* ---- accumulate ------------------------------------------------------------------------------------------ */
+
+/* A number of micro-batches; 0: auto. */
+Status optimization_parse_accumulate(const char *value, int64_t *count) VL_CHECKED;
+/* VL_UNSUPPORTED when the program's step cannot be divided. */
+Status optimization_check_accumulate(const Program *program, int64_t count) VL_CHECKED;
+/* Adds up the loss and the gradients of `count` micro-batches. */
+Status optimization_accumulate_sums(Program *program, int64_t count) VL_CHECKED;
 
 /* ---- checkpoint ------------------------------------------------------------------------------------------ */
 

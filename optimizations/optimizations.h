@@ -45,6 +45,7 @@ typedef struct Optimization {
   const char *help;   /* one line */
   Phase phase;
   Preserves preserves;
+  bool mistake; /* what people do wrong, made to be measured: never advice */
   /* VL_INVALID when the value is not accepted, VL_UNSUPPORTED with the reason when this program or the
    * recipe's other keys exclude it; changes nothing. `recipe` is the whole recipe. */
   Status (*check)(const Program *program, const char *value, const struct Recipe *recipe);
@@ -100,6 +101,10 @@ typedef struct CheckpointChain {
 /* Of a training program; k* is vl_checkpoint_interval of the three. */
 CheckpointChain vl_checkpoint_chain(const Program *program, bool operators);
 
+/* Micro-batches of a step under the recipe: 1 when it does not accumulate, 0: accumulate=auto. */
+int64_t vl_accumulate_count(const Recipe *recipe);
+/* The item of a recipe that is a mistake; NULL: none is. */
+const RecipeItem *vl_recipe_mistake(const Recipe *recipe);
 /* What accumulate=count divides a step's samples into: micro-batches of so many, of which only the last may
  * have fewer (24 in 5: 5, 5, 5, 5, 4). VL_INVALID when some would be empty. */
 Status vl_accumulate_micro_batch(int64_t samples, int64_t count, int64_t *micro_batch) VL_CHECKED;

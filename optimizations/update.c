@@ -36,7 +36,7 @@ static Node *update_of(const Graph *graph, const Tensor *parameter) {
 
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   VL_TRY(optimization_one_of(&optimization_update, value, "in-backward"));
-  if ((program && program->accumulate > 1) || vl_recipe_value(recipe, "accumulate")) {
+  if ((program && program->accumulate > 1) || vl_accumulate_count(recipe) != 1) {
     return vl_error(VL_UNSUPPORTED,
                     "update=in-backward with accumulation: a gradient is complete only after the "
                     "last micro-batch, so it has to be kept");

@@ -324,6 +324,46 @@ static void losses_are_weighted_by_tokens_b1(void **state) {
   }
 }
 
+/* What the case calls wrong is what the mistake computes: (4 + 1) / 2, and gradients of as many weights. */
+static void the_mistake_is_a_mean_of_means_b1(void **state) {
+  (void)state;
+  Tokens tokens[] = {{{4, 0, 0}}, {{1, 1, 1}}};
+  float gradient[2 * TOKENS];
+  gradient_of_tokens("accumulate-wrong=2", tokens, 4, 2.5, gradient);
+  for (int32_t t = 0; t < TOKENS; t++) {
+    double expected = (expm1(-1.0) / 3.0 + (t == 0 ? expm1(-4.0) : 0.0)) / 2.0;
+    assert_true(fabs((double)gradient[2 * t] - expected) < 1e-6);
+  }
+}
+
+static int64_t peak_of(const char *recipe, int64_t micro_batch) {
+  Sums sums;
+  MemoryStatistics statistics;
+  run_bert(device_name, micro_batch, recipe, false, &sums);
+  vl_tracker_statistics(sums.job.tracker, &statistics);
+  sums_clear(&sums);
+  return statistics.allocated.peak_bytes;
+}
+
+/* Where all labels count its loss is right, and its memory that of the whole batch and more: every graph is
+ * kept. */
+static void the_mistake_keeps_every_graph(void **state) {
+  (void)state;
+  Sums right, wrong;
+  run_bert(device_name, 2, "accumulate=4", false, &right);
+  run_bert(device_name, 2, "accumulate-wrong=4", false, &wrong);
+  assert_true(fabs(right.loss - wrong.loss) <= 1e-6 * right.loss);
+  for (int32_t i = 0; i < right.count; i++) {
+    const Values *sum = same_in(&wrong, &right.items[i]);
+    assert_true(distance(&right.items[i], sum) <= 1e-5 * distance(sum, NULL));
+  }
+  sums_clear(&right);
+  sums_clear(&wrong);
+  int64_t whole_bytes = peak_of("baseline", BATCH), right_bytes = peak_of("accumulate=4", 2);
+  assert_true(peak_of("accumulate-wrong=4", 2) > whole_bytes);
+  assert_true(right_bytes < whole_bytes);
+}
+
 /* Windows of 4 over 7 micro-batches whose gradient is 1 each, the loss being far above what its rounding
  * could show: 4 and 3 of them, divided by their own number. */
 static void a_short_window_is_divided_by_its_own_count_b3(void **state) {
@@ -446,6 +486,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(uneven_micro_batches_give_the_batch_b1),
       cmocka_unit_test(steps_that_do_not_divide_are_refused_f4),
       cmocka_unit_test(losses_are_weighted_by_tokens_b1),
+      cmocka_unit_test(the_mistake_is_a_mean_of_means_b1),
+      cmocka_unit_test(the_mistake_keeps_every_graph),
       cmocka_unit_test(a_short_window_is_divided_by_its_own_count_b3),
       cmocka_unit_test(a_short_window_is_a_batch_of_its_size_b3),
       cmocka_unit_test(a_wrong_count_is_refused_before_the_update),

@@ -259,6 +259,42 @@ static void live_bytes_are_the_same_in_every_iteration_b5(void **state) {
   }
 }
 
+/* Bytes of what the schedule never releases, as blocks. */
+static int64_t leaking_bytes(const Job *job) {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < job->run.retained->count; i++)
+    bytes += job->run.retained->blocks[i]->bytes;
+  return bytes;
+}
+
+/* A graph kept over each step: the detector sees just the bytes of the blocks kept, and nothing without. */
+static void a_kept_graph_is_found_at_its_exact_rate_b5(void **state) {
+  (void)state;
+  enum { STEPS = 12 };
+  static const char *const recipes[] = {"retain-graph=every-step", "accumulate=2 retain-graph=every-step",
+                                        "checkpoint=1 retain-graph=every-step", "accumulate=2", "baseline"};
+  for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+    Job job;
+    Retained retained = {0};
+    int64_t bytes[STEPS], first_bytes = 0;
+    double rate;
+    open_net(&job, 2, recipes[i], 0);
+    job.run.retained = &retained;
+    for (int32_t step = 0; step < STEPS; step++) {
+      job_step(&job, (uint64_t)step);
+      bytes[step] = live_bytes(&job);
+      if (step == 0) first_bytes = leaking_bytes(&job);
+    }
+    bool leaks = strstr(recipes[i], "retain-graph") != NULL;
+    assert_int_equal(vl_leak_find(bytes, STEPS, &rate), leaks ? LEAK_FOUND : LEAK_NONE);
+    assert_int_equal(first_bytes > 0, leaks);
+    assert_true(rate == (double)first_bytes);
+    assert_int_equal(leaking_bytes(&job), STEPS * first_bytes);
+    vl_retained_release(&retained, job.heap);
+    job_close(&job);
+  }
+}
+
 /* ---- A5 ------------------------------------------------------------------------------------------------------------- */
 
 static int64_t peak_since_reset(Job *job) {
@@ -329,6 +365,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(steps_fail_cleanly_at_every_capacity_f1),
       cmocka_unit_test(state_that_did_not_fit_can_be_prepared_later_f1),
       cmocka_unit_test(live_bytes_are_the_same_in_every_iteration_b5),
+      cmocka_unit_test(a_kept_graph_is_found_at_its_exact_rate_b5),
       cmocka_unit_test(warmup_and_steady_peaks_are_apart_a5),
       cmocka_unit_test(figures_keep_their_order_a1),
   };

@@ -168,6 +168,19 @@ static void largest_batches_when_nothing_fits(void **state) {
   assert_int_equal(part.batch, 0);
 }
 
+/* A mistake is no start, and so in no answer. */
+static void nothing_is_advised_beside_a_mistake(void **state) {
+  static const char *const mistakes[] = {"accumulate-wrong=2", "amp=bf16 retain-graph=every-step"};
+  static Fit fit;
+  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+    SuiteCell cell = start_cell(82);
+    snprintf(cell.spec.recipe, sizeof cell.spec.recipe, "%s", mistakes[i]);
+    Status status = vl_fit_climb(*state, &cell, steps, STEPS, false, &fit);
+    assert_int_equal(status.code, VL_INVALID);
+    assert_non_null(strstr(status.message, "is a mistake, made to be measured"));
+  }
+}
+
 /* Every line names an item that recipes take, and what was cheaper in operations comes first. */
 static void own_ladder_is_in_order(void **state) {
   (void)state;
@@ -179,6 +192,7 @@ static void own_ladder_is_in_order(void **state) {
     assert_int_equal(vl_recipe_parse(own[i].item, &recipe).code, VL_OK);
     assert_true(strlen(vl_fit_turn_on(&own[i])) > 0);
     assert_true(vl_recipe_preserves(&recipe, NULL) != PRESERVES_DIFFERENT_MODEL);
+    assert_null(vl_recipe_mistake(&recipe));
     if (strncmp(own[i].item, "checkpoint", 10) == 0 && recompute < 0) recompute = i;
     if (strncmp(own[i].item, "stack", 5) == 0) stack = i;
     if (strncmp(own[i].item, "amp=", 4) == 0) assert_true(recompute < 0);
@@ -192,7 +206,8 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       TEST(stops_at_the_first_that_fits),        TEST(each_joins_what_gained_before),
       TEST(half_precision_is_what_the_card_has), TEST(begins_with_what_one_runs_today),
-      TEST(largest_batches_when_nothing_fits),   cmocka_unit_test(own_ladder_is_in_order),
+      TEST(nothing_is_advised_beside_a_mistake), TEST(largest_batches_when_nothing_fits),
+      cmocka_unit_test(own_ladder_is_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
