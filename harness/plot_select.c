@@ -98,6 +98,8 @@ typedef struct Line {
 } Line;
 
 enum { MAX_LINES = 24, MAX_MARKS = 64, MARK_ROWS = 8 };
+enum { MANY_LINES = 12 };                      /* of which single points are not told apart */
+enum { KEY_BYTES = 84, KEY_BEGIN_BYTES = 56 }; /* a name in the key, and what is left of its beginning */
 
 static const char *recipe_of(const json_t *record) {
   const char *recipe = vl_record_text(record, "recipe");
@@ -141,6 +143,31 @@ static int32_t lines_of(const RecordSet *cells, const char *column, Line *lines,
     lines[count++] = (Line){.first = record, .colour = colour > 0 ? colour : ++colours[peer]};
   }
   return count;
+}
+
+/* Whether a line has cells of several batches. */
+static bool is_long(const RecordSet *cells, const Line *line) {
+  for (int32_t i = 0; i < cells->count; i++)
+    if (on_line(line, cells->records[i]) &&
+        vl_record_batch(cells->records[i]) != vl_record_batch(line->first))
+      return true;
+  return false;
+}
+
+/* Of many lines over several batches, those that are single points are left to the figure of recipes; how
+ * many remain. */
+static int32_t leave_out_points(const RecordSet *cells, Line *lines, int32_t count, FigureData *out) {
+  bool several = false;
+  for (int32_t i = 0; i < count; i++)
+    several = several || is_long(cells, &lines[i]) ||
+              vl_record_batch(lines[i].first) != vl_record_batch(lines[0].first);
+  if (count <= MANY_LINES || !several) return count;
+  int32_t kept = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (is_long(cells, &lines[i])) lines[kept++] = lines[i];
+  if (kept < count)
+    snprintf(out->note, sizeof(out->note), "recipes that ran at one batch only are left out.");
+  return kept;
 }
 
 /* What all lines have in common is said once, above; what they differ in, in their names. */
@@ -211,8 +238,15 @@ static void write_lines(FILE *out, const Line *lines, int32_t count) {
   if (count == 0) return;
   fprintf(out, "array names[%d] = [", count);
   for (int32_t i = 0; i < count; i++) {
+    char name[KEY_BYTES + 8];
+    size_t length = strlen(lines[i].name), end = KEY_BYTES - KEY_BEGIN_BYTES;
+    if (length <= KEY_BYTES)
+      snprintf(name, sizeof(name), "%.*s", KEY_BYTES, lines[i].name);
+    else
+      snprintf(name, sizeof(name), "%.*s ... %s", KEY_BEGIN_BYTES, lines[i].name,
+               lines[i].name + length - end);
     fputs(i > 0 ? ", " : "", out);
-    vl_gnuplot_text(out, lines[i].name);
+    vl_gnuplot_text(out, name);
   }
   fprintf(out, "]\narray colours[%d] = [", count);
   for (int32_t i = 0; i < count; i++)
@@ -308,6 +342,7 @@ Status vl_select_series(const PlotInput *input, const Workload *workload, const 
   qsort(cells.records, (size_t)cells.count, sizeof(*cells.records), compare_batches);
   Line lines[MAX_LINES];
   int32_t count = lines_of(&cells, column, lines, out), peers = 0;
+  count = leave_out_points(&cells, lines, count, out);
   for (int32_t j = 0; j < count; j++)
     peers += vl_record_is_peer(lines[j].first);
   if (peers == 0 && vl_option_text(options, "only", only, sizeof(only)) &&
