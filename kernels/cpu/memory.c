@@ -12,18 +12,24 @@
 static const int64_t margin_bytes = INT64_C(256) << 20;
 static const int64_t huge_page_bytes = INT64_C(2) << 20;
 
-/* A "Name:   1234 kB" line of a file under /proc; -1 when there is none. */
-static int64_t read_kilobytes(const char *path, const char *name) {
+/* The number of a "Name:   1234 kB" or "name 1234" line of a file; -1 when there is none. */
+static int64_t read_field(const char *path, const char *name) {
   FILE *file = fopen(path, "r");
   if (!file) return -1;
   char line[256];
   size_t length = strlen(name);
-  int64_t kilobytes = -1;
-  while (kilobytes < 0 && fgets(line, sizeof line, file))
-    if (strncmp(line, name, length) == 0 && line[length] == ':' &&
-        sscanf(line + length + 1, "%" SCNd64, &kilobytes) != 1)
-      kilobytes = -1;
+  int64_t number = -1;
+  while (number < 0 && fgets(line, sizeof line, file))
+    if (strncmp(line, name, length) == 0 && (line[length] == ':' || line[length] == ' ') &&
+        sscanf(line + length + 1, "%" SCNd64, &number) != 1)
+      number = -1;
   fclose(file);
+  return number;
+}
+
+/* From a file under /proc. */
+static int64_t read_kilobytes(const char *path, const char *name) {
+  int64_t kilobytes = read_field(path, name);
   return kilobytes < 0 ? -1 : kilobytes * 1024;
 }
 
@@ -36,15 +42,25 @@ static int64_t read_number(const char *path) {
   return number;
 }
 
+/* What the container holds less the pages of files, which the system drops when it needs them (the offload
+ * tier's among them; those that wait to be written it writes first). */
+static int64_t container_used_bytes(void) {
+  int64_t used = read_number("/sys/fs/cgroup/memory.current");
+  int64_t active = read_field("/sys/fs/cgroup/memory.stat", "active_file");
+  int64_t inactive = read_field("/sys/fs/cgroup/memory.stat", "inactive_file");
+  int64_t files = (active > 0 ? active : 0) + (inactive > 0 ? inactive : 0);
+  return used > files ? used - files : used; /* the two are read at different moments */
+}
+
 /* What the machine, or the container's limit where that is nearer, still has. */
 static int64_t available_bytes(const char **source) {
   int64_t available = read_kilobytes("/proc/meminfo", "MemAvailable");
   int64_t limit = read_number("/sys/fs/cgroup/memory.max");
-  int64_t used = read_number("/sys/fs/cgroup/memory.current");
+  int64_t used = container_used_bytes();
   *source = "MemAvailable";
   if (limit >= 0 && used >= 0 && (available < 0 || limit - used < available)) {
     available = limit - used;
-    *source = "the container's memory.max less memory.current";
+    *source = "the container's memory.max less what it holds";
   }
   return available;
 }
