@@ -191,18 +191,20 @@ static void add_left_out(Document *document, const Fit *fit) {
 /* The same step in parts. */
 static void add_part(Document *document, const Answer *answer) {
   const FitBatch *part = &answer->part;
-  long long global = answer->start->spec.micro_batch, batch = part->batch;
-  if (batch == 0 || answer->start->spec.inference) return;
-  const char *missing = vl_optimization_find("accumulate") ? "" : " This build has no accumulate yet.";
-  vl_document_add(document, PASSAGE_NOTE, true,
-                  vl_document_format(
-                      document,
-                      "For %lld samples a step, gradients have to be accumulated over %lld micro-batches of "
-                      "%lld (accumulate=%lld) with %s: %.2f GiB, gradients kept.%s In PyTorch: multiply "
-                      "each loss by its share of the step's labels that count (1/%lld only where all "
-                      "micro-batches have as many) and call step and zero_grad every %lld backward passes.",
-                      global, global / batch, batch, global / batch, part->recipe, gib(part->needed_bytes),
-                      missing, global / batch, global / batch));
+  long long global = answer->start->spec.micro_batch, batch = part->batch, count = part->accumulate;
+  if (batch == 0) return;
+  const char *last = batch * count == global
+                         ? ""
+                         : vl_document_format(document, " (the last has %lld)", global - batch * (count - 1));
+  vl_document_add(
+      document, PASSAGE_NOTE, true,
+      vl_document_format(
+          document,
+          "For %lld samples a step, gradients have to be accumulated over %lld micro-batches of "
+          "%lld%s with %s: %.2f GiB. In PyTorch: multiply each loss by its share of the step's "
+          "labels that count (1/%lld only where all micro-batches have as many) and call step and "
+          "zero_grad every %lld backward passes.",
+          global, count, batch, last, part->recipe, gib(part->needed_bytes), count, count));
 }
 
 static void add_answer(Document *document, const Answer *answer) {
@@ -289,10 +291,10 @@ static json_t *batch_json(const FitBatch *found) {
 
 static json_t *part_json(const Answer *answer) {
   const FitBatch *part = &answer->part;
-  if (part->batch == 0 || answer->start->spec.inference) return json_null();
-  return json_pack("{ss sI sI sI sb}", "recipe", part->recipe, "micro_batch", (json_int_t)part->batch,
-                   "accumulate", (json_int_t)(answer->start->spec.micro_batch / part->batch), "needed_bytes",
-                   (json_int_t)part->needed_bytes, "available", vl_optimization_find("accumulate") != NULL);
+  if (part->batch == 0) return json_null();
+  return json_pack("{ss sI sI sI}", "recipe", part->recipe, "micro_batch", (json_int_t)part->batch,
+                   "accumulate", (json_int_t)part->accumulate, "needed_bytes",
+                   (json_int_t)part->needed_bytes);
 }
 
 static void print_json(const Answer *answer) {

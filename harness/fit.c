@@ -264,26 +264,35 @@ static Status try_larger(Runner *runner, const SuiteCell *start, const FitStep *
   return status;
 }
 
+/* The whole step in the fewest micro-batches that fit. */
+static Status divide_step(Runner *runner, const SuiteCell *start, FitBatch *part) {
+  char automatic[VL_RECIPE_BYTES], item[32];
+  Preserves preserves;
+  json_t *record;
+  VL_TRY(drop_excluded(start, part->recipe));
+  VL_TRY(join(part->recipe, "accumulate=auto", automatic, &preserves));
+  VL_TRY(plan(runner, start, automatic, false, &record));
+  Status status = ended_as(record, "ok") || ended_as(record, "oom") ? vl_ok() : no_answer(record, automatic);
+  if (ended_as(record, "ok")) {
+    part->batch = vl_record_integer(record, "micro_batch");
+    part->accumulate = vl_record_integer(record, "accumulate");
+    part->needed_bytes = vl_record_integer(record, "needed_bytes");
+    snprintf(item, sizeof item, "accumulate=%lld", (long long)part->accumulate);
+    status = join(automatic, item, part->recipe, &preserves);
+  }
+  json_decref(record);
+  return status;
+}
+
 Status vl_fit_largest(Runner *runner, const SuiteCell *start, const Fit *fit, FitBatch *whole,
                       FitBatch *part) {
   const Rung *leanest = &fit->rungs[fit->leanest];
   int64_t capacity = start->spec.capacity_bytes;
-  int64_t gradients = start->spec.inference ? 0 : leanest->parameters * (int64_t)sizeof(float);
   snprintf(whole->recipe, sizeof whole->recipe, "%s", leanest->recipe);
   VL_TRY(search(runner, start, capacity, whole));
   for (int32_t i = 0; i < fit->rung_count; i++)
     if (fit->rungs[i].end == RUNG_NO_GAIN) VL_TRY(try_larger(runner, start, fit->rungs[i].step, whole));
-  *part = *whole;
-  VL_TRY(drop_excluded(start, part->recipe));
-  VL_TRY(search(runner, start, capacity - gradients, part));
-  if (part->batch == 0) return vl_ok();
-  while (start->spec.micro_batch % part->batch != 0)
-    part->batch--;
-  SuiteCell cell = *start;
-  json_t *record;
-  cell.spec.micro_batch = part->batch;
-  VL_TRY(plan_need(runner, &cell, part->recipe, &record));
-  part->needed_bytes = vl_record_integer(record, "needed_bytes") + gradients;
-  json_decref(record);
-  return vl_ok();
+  *part = (FitBatch){0};
+  snprintf(part->recipe, sizeof part->recipe, "%s", whole->recipe);
+  return start->spec.inference ? vl_ok() : divide_step(runner, start, part);
 }

@@ -60,13 +60,13 @@ Status vl_fit_climb(Runner *runner, const SuiteCell *start, const FitStep *steps
 /* The largest batch of a recipe. */
 typedef struct FitBatch {
   char recipe[VL_RECIPE_BYTES];
-  int64_t batch; /* 0: not even one sample fits */
+  int64_t batch;      /* 0: not even one sample fits */
+  int64_t accumulate; /* of a part: how many of them make the step, the last may be smaller */
   int64_t needed_bytes;
 } FitBatch;
 /* For when none fits. whole: the largest batch of the leanest rung, with what gained nothing where that makes
- * it larger. part: the largest one that goes evenly
- * into the global batch, with what accumulation excludes left out of the recipe and room for the gradients
- * that it keeps from one micro-batch to the next. */
+ * it larger. part: the step in the fewest micro-batches that fit, with what accumulation excludes left out of
+ * the recipe; batch 0 when it cannot be. */
 Status vl_fit_largest(Runner *runner, const SuiteCell *start, const Fit *fit, FitBatch *whole,
                       FitBatch *part) VL_CHECKED;
 

@@ -38,7 +38,7 @@ static Status apply_wrong(Program *program, const char *value, const Target *tar
 const Optimization optimization_accumulate_wrong = {
     .name = "accumulate-wrong",
     .also_called = "mean of means, total_loss += loss",
-    .turn_on = "no advice: a mistake, made to be measured (use accumulate)",
+    .turn_on = "no equivalent on purpose: a mistake, made to be measured (use accumulate)",
     .values = "n (micro-batches per step, at least 1)",
     .help = "a mistake: means of means, gradients added up out of place, every loss kept with its graph",
     .phase = PHASE_SCHEDULE,
@@ -64,7 +64,7 @@ static Status apply_retain(Program *program, const char *value, const Target *ta
 const Optimization optimization_retain_graph = {
     .name = "retain-graph",
     .also_called = "retain_graph=True, history.append(loss)",
-    .turn_on = "no advice: a mistake, made to be measured (keep loss.item(), not loss)",
+    .turn_on = "no equivalent on purpose: a mistake, made to be measured (keep loss.item(), not loss)",
     .values = "every-step",
     .help = "a mistake: what each step saved for backward is never given back, a leak",
     .phase = PHASE_SCHEDULE,

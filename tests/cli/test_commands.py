@@ -54,6 +54,12 @@ class Cells(ProgramTest):
         auto = ["plan", *bert, "--batch", "24", "--recipe", "accumulate=auto"]
         self.refuses(*auto, says="give the capacity")
         self.assertIn("accumulate=1 of 24", self.run_program(*auto, "--capacity", "1GiB").stdout)
+        leaking = ["plan", *bert, "--batch", "4", "--recipe", "retain-graph=every-step", "--steps", "6"]
+        record = strict_json(self.run_program(*leaking, "--json").stdout)
+        self.assertEqual(record["leak_bytes_per_step"], record["leak_named_bytes_per_step"])
+        self.assertEqual({record["leak_bytes_per_step"]},
+                         {b - a for a, b in zip(record["live_bytes"][1:], record["live_bytes"][2:])})
+        self.assertIn(f"of {record['leaks'][0]['name']} in {record['leaks'][0]['scope']}", self.run_program(*leaking).stdout)
         self.refuses("run", *bert, "--batch", "4", "--recipe", "accumulate=3", says="4 samples do not divide into accumulate=3")
 
     def test_capacity_too_small_is_a_result_with_its_numbers(self):
@@ -281,7 +287,10 @@ class Fit(ProgramTest):
         largest, part = found["largest"], found["accumulation"]
         self.assertTrue(0 < largest["batch"] < 64)
         self.assertLessEqual(max(largest["needed_bytes"], part["needed_bytes"]), capacity)
-        self.assertEqual(part["micro_batch"] * part["accumulate"], 64)
+        self.assertIn(f"accumulate={part['accumulate']}", part["recipe"])
+        self.assertEqual(part["accumulate"], -(-64 // part["micro_batch"]))
+        planned = self.plan(part["recipe"], "--capacity", capacity)
+        self.assertEqual((planned["needed_bytes"], planned["micro_batch"]), (part["needed_bytes"], part["micro_batch"]))
         table = self.run_program("fit", *self.SMALL_BERT, "--global-batch", "64", "--capacity", capacity, code=1).stdout
         self.assertIn(f"{largest['batch']} samples", table)
         self.assertIn("accumulated", table)

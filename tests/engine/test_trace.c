@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+enum { ROWS = 1790 };
+
 static void build_resnet50(Program *program) {
   const Case *resnet = vl_case_find("resnet50");
   int64_t values[VL_MAX_CASE_ARGUMENTS];
@@ -144,6 +146,57 @@ static void cells_agree_on_memory(void **state) {
   vl_cell_result_clear(&planned);
 }
 
+/* ---- A4 ------------------------------------------------------------------------------------------------------------- */
+
+/* Ten million weights, 40 MB, with as much of gradients that are kept, and AdamW's moments, 80 MB. */
+static void build_ten_million(Program *program) {
+  const int64_t rows = ROWS;
+  Graph *graph = vl_graph_create("ten-million");
+  vl_program_init(program, graph);
+  program->training = true;
+  program->optimizer = vl_optimizer_adamw();
+  vl_graph_set_scope(graph, "fc");
+  Tensor *x = vl_graph_input(graph, "x", DTYPE_F32, 2, (int64_t[]){rows, 4000}, 0);
+  Tensor *labels = vl_graph_input(graph, "labels", DTYPE_I32, 1, &rows, 2500);
+  Tensor *weight = vl_graph_parameter(graph, "weight", ROLE_PARAMETER, DTYPE_F32, 2, (int64_t[]){2500, 4000},
+                                      (Init){INIT_UNIFORM, 0.01});
+  Node *loss;
+  require_ok(vl_apply(graph, "linear", NULL, (Tensor *[]){x, weight}, 2, &x));
+  require_ok(vl_graph_add(graph, "softmax_cross_entropy", NULL, (Tensor *[]){x, labels}, 2, &loss));
+  program->loss = loss->outputs[0];
+}
+
+/* Two full planned steps; the peak of what is live, and without the optimizer's state. */
+static StatusCode plan_ten_million(int64_t capacity_bytes, int64_t *peak_bytes, int64_t *without_bytes) {
+  Job job;
+  Program program;
+  StepResult result;
+  MemoryStatistics statistics;
+  build_ten_million(&program);
+  Status status = job_try_open(&job, "plan", &program, "baseline", 0, capacity_bytes, 0);
+  for (uint64_t step = 0; step < 2 && status.code == VL_OK; step++) {
+    job.run.step = step;
+    status = vl_run_step(&job.run, job.inputs, &result, NULL);
+  }
+  vl_tracker_statistics(job.tracker, &statistics);
+  *peak_bytes = statistics.allocated.peak_bytes;
+  *without_bytes = *peak_bytes - statistics.category_at_peak_bytes[MEMORY_OPTIMIZER];
+  job_close(&job);
+  return status.code;
+}
+
+/* 40 + 40 + 80 MB and 50 of activations: 210 decide, not the 130 of a first forward and backward. */
+static void two_full_steps_decide_whether_it_fits_a4(void **state) {
+  (void)state;
+  int64_t peak_bytes, without_bytes;
+  assert_int_equal(plan_ten_million(0, &peak_bytes, &without_bytes), VL_OK);
+  print_message("peak %lld, without moments %lld\n", (long long)peak_bytes, (long long)without_bytes);
+  assert_in_range(peak_bytes, 208000000, 212000000);
+  assert_in_range(without_bytes, 128000000, 132000000);
+  assert_int_equal(plan_ten_million(200000000, &peak_bytes, &without_bytes), VL_OUT_OF_MEMORY);
+  assert_int_equal(plan_ten_million(220000000, &peak_bytes, &without_bytes), VL_OK);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(baseline_is_planned_event_for_event),
@@ -153,6 +206,7 @@ int main(void) {
       cmocka_unit_test(accumulation_is_planned_event_for_event),
       cmocka_unit_test(offloading_is_planned_event_for_event),
       cmocka_unit_test(cells_agree_on_memory),
+      cmocka_unit_test(two_full_steps_decide_whether_it_fits_a4),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

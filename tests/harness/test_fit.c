@@ -28,11 +28,20 @@ static Status fake_plan(const CellSpec *spec, const CellObserver *observer, Cell
   if (checkpoint) sample /= strcmp(checkpoint, "1") == 0 ? 4 : 2;
   if (vl_recipe_value(&recipe, "recompute")) sample *= 2;
   int64_t fixed = vl_recipe_value(&recipe, "update") && spec->micro_batch < 8 ? 1 : 2;
+  const char *accumulate = vl_recipe_value(&recipe, "accumulate");
+  int64_t batch = spec->micro_batch, parts = 1;
+  if (accumulate && strcmp(accumulate, "auto") == 0) { /* which keeps gradients: 1 MiB */
+    fixed++;
+    while (parts < spec->micro_batch && (fixed + sample * batch) * mib > spec->capacity_bytes)
+      batch = (spec->micro_batch + parts) / (parts + 1), parts++;
+  }
   fake_result(&cell, 1, result);
+  result->micro_batch = batch;
+  result->accumulate = parts;
   result->parameters = PARAMETERS;
   result->flops_per_step = checkpoint ? 400 : 300;
   result->recompute_flops = checkpoint ? 100 : 0;
-  result->needed_bytes = result->needed_low_bytes = (fixed + sample * spec->micro_batch) * mib;
+  result->needed_bytes = result->needed_low_bytes = (fixed + sample * batch) * mib;
   const char *status = vl_recipe_value(&recipe, "fuse")                                  ? "unsupported"
                        : !spec->unlimited && result->needed_bytes > spec->capacity_bytes ? "oom"
                                                                                          : "ok";
@@ -158,9 +167,10 @@ static void largest_batches_when_nothing_fits(void **state) {
   assert_string_equal(whole.recipe, "amp=bf16 update=in-backward checkpoint=1");
   assert_int_equal(whole.batch, 7);
   assert_int_equal(whole.needed_bytes, 15 * mib);
-  /* It excludes accumulation. Under 15 - 1 MiB for gradients there is room for 6, and 5 divides 10. */
-  assert_string_equal(part.recipe, "amp=bf16 checkpoint=1");
+  /* It excludes accumulation. With 1 MiB of gradients kept there is room for 6, and two parts are 5 each. */
+  assert_string_equal(part.recipe, "amp=bf16 accumulate=2 checkpoint=1");
   assert_int_equal(part.batch, 5);
+  assert_int_equal(part.accumulate, 2);
   assert_int_equal(part.needed_bytes, 13 * mib);
   cell.spec.capacity_bytes = mib;
   assert_int_equal(vl_fit_largest(*state, &cell, &fit, &whole, &part).code, VL_OK);
