@@ -4,8 +4,8 @@
  * loss divides by the labels that count in all of them (LaunchContext.counted_rows): losses and gradients
  * add up. Costs the projection a second time.
  *
- * Under mixed precision the parts of the weight gradient are made and added up in fp32: as many roundings to
- * the low type as there are parts would be too many. */
+ * The parts of the weight gradient are added up where the first was made, under mixed precision in fp32: as
+ * many roundings to the low type as there are parts would be too many. */
 #include "optimizations/internal.h"
 #include <string.h>
 
@@ -183,33 +183,61 @@ static bool is_sum_of_products(const Graph *graph, const Tensor *tensor) {
          is_sum_of_products(graph, node->inputs[1]);
 }
 
-static Status widen(Graph *graph, const Tensor *tensor) {
-  Node *node = tensor->producer;
-  if (is_op(node, "matmul")) {
-    node->params.dtype = DTYPE_F32;
-    return vl_graph_infer_again(graph, node);
+/* The addition that ends the sum of the parts of the gradient of those weights. */
+static Node *find_sum(const Graph *graph, const Tensor *weights) {
+  for (int32_t i = graph->node_count - 1; i >= 0; i--) {
+    Node *node = graph->nodes[i];
+    if (node->segment == SEGMENT_BACKWARD && is_op(node, "add") &&
+        vl_tensor_same_shape(node->outputs[0], weights) && is_sum_of_products(graph, node->inputs[0]) &&
+        is_sum_of_products(graph, node->inputs[1]))
+      return node;
   }
-  VL_TRY(widen(graph, node->inputs[0]));
-  VL_TRY(widen(graph, node->inputs[1]));
-  return vl_graph_infer_again(graph, node);
+  return NULL;
 }
 
-/* Whether a node casts the sum of the parts of the gradient of those weights, which are a cast themselves. */
-static bool casts_gradient(const Graph *graph, const Node *node, const Tensor *weights) {
-  return node->segment == SEGMENT_BACKWARD && is_op(node, "cast") && node->outputs[0]->dtype == DTYPE_F32 &&
-         strcmp(node->scope, weights->producer->scope) == 0 &&
-         vl_tensor_same_shape(node->outputs[0], weights) && is_op(node->inputs[0]->producer, "add") &&
-         is_sum_of_products(graph, node->inputs[0]);
-}
-
-/* Makes the products in fp32; their sum is then what its cast was. */
-static Status sum_in_f32(Graph *graph, Node *cast) {
-  Node *sum = cast->inputs[0]->producer;
-  VL_TRY(widen(graph, cast->inputs[0]));
-  sum->outputs[0] = cast->outputs[0];
-  sum->outputs[0]->producer = sum;
-  vl_graph_remove(graph, cast);
+/* Makes a chain of additions of products one storage, which each product is added to: *sum is it. */
+static Status join(Graph *graph, Node *add, DType dtype, Tensor **sum) {
+  Node *first = add->inputs[0]->producer, *next = add->inputs[1]->producer, *onto;
+  if (is_op(first, "add")) {
+    VL_TRY(join(graph, first, dtype, sum));
+  } else {
+    first->params.dtype = (int64_t)dtype;
+    VL_TRY(vl_graph_infer_again(graph, first));
+    *sum = first->outputs[0];
+  }
+  OpParams params = next->params;
+  params.dtype = (int64_t)dtype;
+  graph->scope = next->scope;
+  graph->segment = SEGMENT_BACKWARD;
+  graph->block = next->block;
+  VL_TRY(
+      vl_graph_add(graph, "matmul", &params, (Tensor *[]){next->inputs[0], next->inputs[1], *sum}, 3, &onto));
+  vl_graph_move_before(graph, onto, next);
+  vl_graph_remove(graph, next);
+  vl_graph_remove(graph, add);
+  *sum = onto->outputs[0];
   return vl_ok();
+}
+
+/* Takes the place of a gradient, in its storage. */
+static void replace_gradient(Program *program, const Tensor *gradient, Tensor *sum) {
+  Graph *graph = program->graph;
+  Storage *storage = gradient->storage;
+  Tensor *first = sum->storage->root;
+  vl_graph_move_storage(graph, sum->storage, storage);
+  storage->root = first;
+  vl_graph_replace_reads(graph, gradient, sum);
+  for (int32_t i = 0; i < program->gradient_count; i++)
+    if (program->gradients[i].gradient == gradient) program->gradients[i].gradient = sum;
+}
+
+/* Whether the sum of the parts is cast to what the weights are. */
+static Node *cast_of(const Graph *graph, const Node *add) {
+  Node *reader = NULL;
+  bool once = vl_graph_reads(graph, add->outputs[0], &reader) == 1;
+  bool widens = once && is_op(reader, "cast") && reader->segment == SEGMENT_BACKWARD &&
+                reader->outputs[0]->dtype == DTYPE_F32;
+  return widens ? reader : NULL;
 }
 
 static Status apply_to_gradients(Program *program, const char *value, const Target *target) {
@@ -219,9 +247,15 @@ static Status apply_to_gradients(Program *program, const char *value, const Targ
   const Tensor *weights = NULL;
   for (int32_t i = 0; i < graph->node_count; i++)
     if (is_chunk(graph->nodes[i])) weights = repeat_in_backward(graph->nodes[i]);
-  if (!weights || !is_op(weights->producer, "cast")) return vl_ok();
-  for (int32_t i = 0; i < graph->node_count; i++)
-    if (casts_gradient(graph, graph->nodes[i], weights)) return sum_in_f32(graph, graph->nodes[i]);
+  Node *add = weights ? find_sum(graph, weights) : NULL;
+  if (!add) return vl_ok(); /* the weights are frozen */
+  Node *cast = cast_of(graph, add);
+  const Tensor *gradient = cast ? cast->outputs[0] : add->outputs[0];
+  Tensor *sum;
+  VL_TRY(join(graph, add, gradient->dtype, &sum));
+  graph->block = 0;
+  if (cast) vl_graph_remove(graph, cast);
+  replace_gradient(program, gradient, sum);
   return vl_ok();
 }
 

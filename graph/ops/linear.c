@@ -119,7 +119,13 @@ static Status infer_matmul(Graph *graph, Node *node) {
   }
   y[rows] = a->shape[rows + node->params.transpose_a];
   y[rows + 1] = b->shape[b_rows + 1 - node->params.transpose_b];
-  return op_add_output(graph, node, NULL, (DType)node->params.dtype, a->rank, y);
+  Tensor *onto = node->input_count > 2 ? node->inputs[2] : NULL;
+  if (onto == NULL) return op_add_output(graph, node, NULL, (DType)node->params.dtype, a->rank, y);
+  VL_TRY(op_check_sizes(node, 2, "onto", a->rank, y));
+  if (onto->dtype != (DType)node->params.dtype)
+    return op_error(VL_INVALID, node, "onto is %s; expected %s, the product's type",
+                    vl_dtype_name(onto->dtype), vl_dtype_name((DType)node->params.dtype));
+  return op_add_view(graph, node, NULL, onto, a->rank, y);
 }
 
 /* y = A B with A = a or its transpose, B likewise; dA = dy B', dB = A' dy, transposed back where needed. */
@@ -127,6 +133,7 @@ static Status gradient_matmul(Gradients *gradients, Node *node) {
   Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
   if (dy == NULL || !(op_gradient_wanted(gradients, node, 0) || op_gradient_wanted(gradients, node, 1)))
     return vl_ok();
+  if (node->input_count > 2) return op_error(VL_UNSUPPORTED, node, "no gradient of a product onto another");
   Tensor *a = node->inputs[0], *b = node->inputs[1];
   int64_t ta = node->params.transpose_a, tb = node->params.transpose_b;
   VL_TRY(op_gradient_cast(gradients, node, dy, a->dtype, &dy));
@@ -162,7 +169,7 @@ const Op op_linear = {.name = "linear",
 const Op op_matmul = {.name = "matmul",
                       OP_FIELDS(matmul_fields),
                       .min_inputs = 2,
-                      .max_inputs = 2,
+                      .max_inputs = 3,
                       .precision = PRECISION_LOW,
                       .infer = infer_matmul,
                       .gradient = gradient_matmul,

@@ -174,6 +174,7 @@ struct PrimitiveSpec {
   const PrimitiveKind *kind;
   PrimitiveOperand operands[PRIMITIVE_OPERANDS];
   int64_t operand_count;
+  int64_t adds; /* 1: to what the result's memory holds */
   dnnl_dims_t stride, padding;
 };
 

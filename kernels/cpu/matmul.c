@@ -5,11 +5,27 @@
 
 enum { LEFT = 0, RIGHT, RESULT, BIAS };
 
+/* The device's attributes, and that the result is added to what is there. */
+static dnnl_status_t add_to_result(CpuDevice *device, dnnl_primitive_attr_t *attributes) {
+  dnnl_post_ops_t sum = NULL;
+  dnnl_status_t status = dnnl_primitive_attr_clone(attributes, device->attributes);
+  if (status == dnnl_success) status = dnnl_post_ops_create(&sum);
+  if (status == dnnl_success) status = dnnl_post_ops_append_sum(sum, 1.0F, 0, dnnl_data_type_undef);
+  if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(*attributes, sum);
+  if (sum) dnnl_post_ops_destroy(sum);
+  return status;
+}
+
 static dnnl_status_t create(CpuDevice *device, const PrimitiveSpec *spec, const dnnl_memory_desc_t *mds,
                             dnnl_primitive_desc_t *descriptor) {
-  return dnnl_matmul_primitive_desc_create(descriptor, device->engine, mds[LEFT], mds[RIGHT],
-                                           spec->operand_count > BIAS ? mds[BIAS] : NULL, mds[RESULT],
-                                           device->attributes);
+  dnnl_primitive_attr_t adding = NULL;
+  dnnl_status_t status = spec->adds ? add_to_result(device, &adding) : dnnl_success;
+  if (status == dnnl_success)
+    status = dnnl_matmul_primitive_desc_create(descriptor, device->engine, mds[LEFT], mds[RIGHT],
+                                               spec->operand_count > BIAS ? mds[BIAS] : NULL, mds[RESULT],
+                                               adding ? adding : device->attributes);
+  if (adding) dnnl_primitive_attr_destroy(adding);
+  return status;
 }
 
 /* The bias is weights 1 to a query. */
@@ -72,6 +88,7 @@ static Status prepare_matmul(CpuDevice *device, Kernel *kernel) {
   PrimitiveSpec spec;
   const OpParams *params = &kernel->node->params;
   fill_spec(kernel->node, params->transpose_a != 0, params->transpose_b != 0, &spec);
+  spec.adds = kernel->node->input_count > 2;
   return cpu_primitive_prepare(device, kernel, &spec, matmul_sources);
 }
 

@@ -60,9 +60,10 @@ static int64_t per_channel(const Node *node) {
 
 static int64_t linear_terms(const Node *node) { return node->inputs[1]->shape[1] + 1; }
 
+/* What it is added onto is one more. */
 static int64_t matmul_terms(const Node *node) {
   const Tensor *a = node->inputs[0];
-  return a->shape[a->rank - (node->params.transpose_a ? 2 : 1)];
+  return (node->input_count > 2) + a->shape[a->rank - (node->params.transpose_a ? 2 : 1)];
 }
 
 /* As many inputs as there are go into each output. */

@@ -100,6 +100,12 @@ static Status both_squares(Graph *graph, const OpRow *row, Tensor *const *operan
   return vl_apply(graph, "square_sum", NULL, (Tensor *[]){operands[1], *y}, 2, y);
 }
 
+/* Operands a, b, twice: the second product onto the first. */
+static Status sum_of_products(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
+  VL_TRY(vl_apply(graph, "matmul", &row->params, operands, 2, y));
+  return vl_apply(graph, "matmul", &row->params, (Tensor *[]){operands[2], operands[3], *y}, 3, y);
+}
+
 /* Operands x, [scale, counters]: the factor for x as the only gradient. */
 static Status factor_of(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y) {
   Node *node = NULL;
@@ -643,6 +649,18 @@ const OpRow op_rows[] = {
      .params = {.transpose_b = 1},
      .operands = {ACTIVATION(3, 2, 5, 16), ACTIVATION(9, 16)},
      .dtype_of_run = true},
+    {.op = "matmul",
+     .what = "a' b onto a' b in f32",
+     .params = {.transpose_a = 1, .dtype = DTYPE_F32},
+     .operands = {ACTIVATION(9, 37), ACTIVATION(9, 21), ACTIVATION(5, 37), ACTIVATION(5, 21)},
+     .build = sum_of_products,
+     .no_gradient = true},
+    {.op = "matmul",
+     .what = "batches onto batches",
+     .operands = {ACTIVATION(2, 5, 7), ACTIVATION(2, 7, 3), ACTIVATION(2, 5, 11), ACTIVATION(2, 11, 3)},
+     .build = sum_of_products,
+     .dtype_of_run = true,
+     .no_gradient = true},
     {.op = "softmax", .what = "rows below a register", .operands = {ACTIVATION(3, 5, 7)}},
     {.op = "softmax",
      .what = "scaled, padded keys",

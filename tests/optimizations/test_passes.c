@@ -612,10 +612,11 @@ static void losses_in_parts_never_have_all_scores(void **state) {
   build_small_bert(true, &program);
   require_ok(apply_recipe("loss-chunks=5", &program));
   assert_null(program.logits);
-  int32_t losses = 0, most = 0;
+  int32_t losses = 0, most = 0, added = 0;
   for (int32_t i = 0; i < program.graph->node_count; i++) {
     const Node *node = program.graph->nodes[i];
     losses += node->segment == SEGMENT_FORWARD && is_op(node, "softmax_cross_entropy");
+    added += is_op(node, "matmul") && node->input_count == 3; /* to the weight gradient, in place */
     for (int32_t k = 0; k < node->output_count; k++) {
       const Tensor *output = node->outputs[k];
       if (!output || output->rank != 2 || output->shape[1] != WORDS) continue;
@@ -623,6 +624,7 @@ static void losses_in_parts_never_have_all_scores(void **state) {
     }
   }
   assert_int_equal(losses, PARTS + 1);
+  assert_int_equal(added, PARTS - 1);
   assert_int_equal(most, (ROWS + PARTS - 1) / PARTS);
   peak_bytes_of(&program);
   vl_program_destroy(&program);

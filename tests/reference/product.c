@@ -26,6 +26,7 @@ static void matmul(const Node *node, const Arrays *arrays) {
   int64_t a_row = params->transpose_a ? 1 : depth, a_step = params->transpose_a ? rows : 1;
   int64_t b_column = params->transpose_b ? depth : 1, b_step = params->transpose_b ? 1 : columns;
   int64_t products = vl_tensor_elements(y) / (rows * columns);
+  const double *onto = node->input_count > 2 ? arrays->inputs[2] : NULL;
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t p = 0; p < products; p++) {
     for (int64_t r = 0; r < rows; r++) {
@@ -33,7 +34,7 @@ static void matmul(const Node *node, const Arrays *arrays) {
       const double *right = arrays->inputs[1] + (node->inputs[1]->rank > 2 ? p * depth * columns : 0);
       double *to = arrays->outputs[0] + (p * rows + r) * columns;
       for (int64_t c = 0; c < columns; c++) {
-        double sum = 0.0;
+        double sum = onto ? onto[(p * rows + r) * columns + c] : 0.0; /* may be the output */
         for (int64_t k = 0; k < depth; k++)
           sum += left[k * a_step] * right[c * b_column + k * b_step];
         to[c] = sum;
