@@ -119,8 +119,10 @@ static int64_t rounded(int64_t bytes) {
 
 static int64_t workspace_at(const Account *account, const Node *node) {
   const Executable *executable = account->executable;
-  Kernel *kernel = executable->kernels[node->id];
-  return kernel ? executable->device->interface->workspace_bytes(kernel) : 0;
+  const DeviceInterface *interface = executable->device->interface;
+  const Kernel *kernel = executable->kernels[node->id];
+  bool apart = !kernel || (interface->is_emulated && interface->is_emulated(kernel)); /* in no figure */
+  return apart ? 0 : interface->workspace_bytes(kernel);
 }
 
 static void add_life(int64_t *change, const Life *life, int64_t bytes) {

@@ -43,8 +43,10 @@ typedef struct Cell {
   int64_t first_step; /* of this run: 0, or where the loaded state ended */
   const char *stage;  /* where an allocation fails outside a step */
   int64_t driver_start_bytes;
+  Monitor *monitor; /* where the spec asks for it */
   Mark *marks;
   int64_t mark_count, mark_capacity;
+  bool marks_segments; /* in this step, for the timeline */
 } Cell;
 
 /* The value of a case argument by name, or -1. */
@@ -388,9 +390,7 @@ static Status set_up(Cell *cell) {
   return vl_ok();
 }
 
-static void mark_segment(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs) {
-  (void)outputs;
-  Cell *cell = context;
+static void mark_segment(Cell *cell, const Run *run, const Instance *instance) {
   if (cell->mark_count == cell->mark_capacity) {
     cell->mark_capacity = cell->mark_capacity ? 2 * cell->mark_capacity : 1024;
     cell->marks = vl_reallocate(cell->marks, (size_t)cell->mark_capacity * sizeof *cell->marks);
@@ -398,6 +398,12 @@ static void mark_segment(void *context, const Run *run, const Instance *instance
   int64_t events = 0;
   vl_tracker_events(run->tracker, &events);
   cell->marks[cell->mark_count++] = (Mark){events, instance->node->segment};
+}
+
+static void observe(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs) {
+  Cell *cell = context;
+  if (cell->marks_segments) mark_segment(cell, run, instance);
+  if (cell->monitor) engine_monitor_observe(cell->monitor, run, instance, outputs);
 }
 
 static void raise_to(int64_t *highest, int64_t value) {
@@ -429,16 +435,26 @@ static void take_peaks(Cell *cell, bool steady) {
   }
 }
 
+static Status take_monitor(Cell *cell) {
+  CellResult *result = cell->result;
+  VL_TRY(engine_monitor_end(cell->monitor, &cell->run, &result->monitors[result->monitor_count]));
+  result->monitor_count++;
+  result->first_nonfinite = *engine_monitor_first(cell->monitor);
+  return vl_ok();
+}
+
 static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *step) {
   cell->run.step = (uint64_t)(cell->first_step + index);
   Inputs *inputs = choose_programs(cell, window_samples(cell, cell->run.step));
   /* Set-up filled in those of step 0. */
   if (cell->run.step > 0 || inputs != cell->inputs) VL_TRY(fill_micro_batch(cell, inputs, 0));
+  if (cell->monitor) VL_TRY(engine_monitor_begin(cell->monitor, &cell->run));
   Status status = vl_run_step(&cell->run, inputs, step, NULL);
   if (status.code != VL_OK) {
     cell->stage = cell->run.failed_segment;
     return status;
   }
+  if (cell->monitor) VL_TRY(take_monitor(cell));
   bool computes = !cell->result->device.predicts;
   if (computes && vl_executable_program(cell->executable)->loss) {
     cell->result->losses[cell->result->loss_count++] = step->loss;
@@ -524,6 +540,12 @@ static Status run_steps(Cell *cell) {
                     .retained = &cell->retained,
                     .fill = fill_micro_batch,
                     .fill_context = cell};
+  cell->run.observe_context = cell;
+  if (spec->monitor && !spec->inference && !result->device.predicts) {
+    cell->monitor = engine_monitor_create();
+    cell->run.observe = observe;
+    result->monitors = vl_allocate((size_t)total * sizeof *result->monitors);
+  }
   StepResult step;
   int64_t stall_ns = 0;
   for (int32_t i = 0; i < total; i++) {
@@ -531,22 +553,23 @@ static Status run_steps(Cell *cell) {
     int64_t events_before = vl_tracker_event_count(cell->tracker);
     if (last && spec->timeline) {
       vl_tracker_keep_events(cell->tracker, true);
-      cell->run.observe = mark_segment;
-      cell->run.observe_context = cell;
+      cell->marks_segments = true;
+      cell->run.observe = observe;
     }
     VL_TRY(one_step(cell, i, total, &step));
     take_step_peak(cell, i >= warmup);
     if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     if (i < warmup) continue;
     stall_ns += step.stall_ns;
-    if (result->device.has_time) result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
+    if (result->device.has_time && !cell->monitor)
+      result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
   take_offload(cell, &step, stall_ns, steps);
   if (spec->timeline) {
     keep_timeline(cell);
     vl_tracker_keep_events(cell->tracker, false);
-    cell->run.observe = NULL;
   }
+  cell->run.observe = NULL;
   return vl_ok();
 }
 
@@ -655,6 +678,7 @@ static void tear_down(Cell *cell) {
   vl_tracker_destroy(&cell->emulation_tracker);
   vl_device_close(&cell->device);
   engine_feed_close(&cell->feed);
+  engine_monitor_destroy(&cell->monitor);
   free(cell->marks);
 }
 
@@ -697,6 +721,7 @@ static Status classify(Cell *cell, Status status) {
   if (status.code == VL_DIVERGED) {
     take_peaks(cell, true);
     take_driver(cell);
+    VL_TRY(take_scaler(cell));
   }
   if (status.code != VL_OUT_OF_MEMORY) return vl_ok();
   snprintf(result->oom_segment, sizeof result->oom_segment, "%s", cell->stage);
@@ -771,7 +796,7 @@ static Status fits(const CellSpec *spec, int64_t count, bool *fits) {
   CellResult *planned = vl_allocate(sizeof *planned);
   snprintf(probe.device, sizeof probe.device, "plan");
   probe.warmup = probe.steps = 1;
-  probe.unlimited = probe.timeline = false;
+  probe.unlimited = probe.timeline = probe.monitor = false;
   probe.data[0] = probe.save_state[0] = probe.load_state[0] = '\0';
   Status status = run_at_end(&probe, NULL, false, planned);
   bool ok = strcmp(planned->status, "ok") == 0;

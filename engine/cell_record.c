@@ -13,6 +13,7 @@ void vl_cell_spec_init(CellSpec *spec) {
 void vl_cell_result_clear(CellResult *result) {
   free(result->step_s);
   free(result->losses);
+  free(result->monitors);
   free(result->step_peak_bytes);
   free(result->live_bytes);
   free(result->timeline);
@@ -57,4 +58,5 @@ void vl_cell_result_init(CellResult *result) {
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
   result->offload_stall_s = NAN;
   result->accumulate = result->ranks = 1;
+  result->first_nonfinite.step = -1;
 }

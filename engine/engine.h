@@ -103,6 +103,7 @@ typedef struct Run {
   Device *device;
   uint64_t seed;
   uint64_t step;
+  Rounding *rounding;   /* of the low-precision results of backward, added to; NULL: not counted */
   double learning_rate; /* <= 0: the program's own */
   /* A schedule: the rate of the step that follows `steps` successful ones, which skipped steps do not
    * advance; becomes learning_rate. NULL: none. */
@@ -176,6 +177,7 @@ typedef struct CellSpec {
   bool inference;
   bool unlimited; /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
   bool timeline;  /* keep the events of the last step */
+  bool monitor;   /* watch the numbers of every step, which then tells nothing about time */
   char data[512]; /* HDF5 file of images or text; "" = synthetic */
   char save_state[512], load_state[512];
   double learning_rate; /* <= 0: the case's */
@@ -193,6 +195,21 @@ typedef struct TimelineEvent {
   char name[VL_NAME_BYTES];
   char scope[VL_NAME_BYTES];
 } TimelineEvent;
+
+/* What a step did to its numbers. */
+typedef struct StepMonitor {
+  double loss_scale; /* it was computed with; 1 without loss scaling */
+  bool skipped;      /* some gradient was not finite */
+  double
+      gradient_norm; /* of all gradients together, unscaled, before clipping; not finite where one is not */
+  double flushed_share; /* of the low-precision results of backward, by rounding; NaN: kernels do not tell */
+} StepMonitor;
+
+/* The first result that was not finite. */
+typedef struct NonFinite {
+  int64_t step; /* -1: none was */
+  char tensor[VL_NAME_BYTES], op[VL_NAME_BYTES], scope[VL_NAME_BYTES], segment[16];
+} NonFinite;
 
 enum { VL_MAX_STEPS = 4096, VL_MAX_SCOPES = 256, VL_MAX_LEAKS = 64 };
 
@@ -255,6 +272,9 @@ typedef struct CellResult {
   double accuracy;      /* share of them predicted right */
   double loss_scale;    /* after the last step; 1 without loss scaling */
   int64_t skipped_steps;
+  StepMonitor *monitors; /* of every step, warm-up included, where the spec asks for it */
+  int32_t monitor_count;
+  NonFinite first_nonfinite;
   int32_t scope_count;
   struct {
     char scope[VL_NAME_BYTES];

@@ -53,6 +53,18 @@ void engine_live_names_destroy(LiveNames **names);
 /* Writes into result->leaks what grew since `before`, over so many steps. */
 void engine_live_names_grown(const Heap *heap, const LiveNames *before, int32_t steps, CellResult *result);
 
+/* Watches the numbers of steps (monitor.c). */
+typedef struct Monitor Monitor;
+Monitor *engine_monitor_create(void);
+void engine_monitor_destroy(Monitor **monitor);
+/* Around a step; observe is called after each of its instances. */
+Status engine_monitor_begin(Monitor *monitor, Run *run) VL_CHECKED;
+void engine_monitor_observe(Monitor *monitor, const Run *run, const Instance *instance,
+                            const uintptr_t *outputs);
+Status engine_monitor_end(Monitor *monitor, Run *run, StepMonitor *result) VL_CHECKED;
+/* Of all steps so far. */
+const NonFinite *engine_monitor_first(const Monitor *monitor);
+
 /* The order in which an epoch's samples are drawn: Philox's, keyed by seed and epoch. */
 typedef struct EpochOrder {
   int64_t *samples; /* of `epoch`; NULL before the first draw */

@@ -131,7 +131,8 @@ static Status launch(Walk *walk, const Instance *instance) {
                            .step = run->step,
                            .first_sample = first_sample_of(walk, instance->micro_batch),
                            .counted_rows = counted_rows(walk, node),
-                           .learning_rate = run->learning_rate};
+                           .learning_rate = run->learning_rate,
+                           .rounding = node->segment == SEGMENT_BACKWARD ? run->rounding : NULL};
   Status status = run->device->interface->launch(run->device, kernel, inputs, outputs,
                                                  workspace ? workspace->address : 0, &context);
   vl_heap_release(heap, &workspace);

@@ -30,6 +30,7 @@ static const Member members[] = {
     MEMBER(MEMBER_FLAG, inference),
     MEMBER(MEMBER_FLAG, unlimited),
     MEMBER(MEMBER_FLAG, timeline),
+    MEMBER(MEMBER_FLAG, monitor),
     MEMBER(MEMBER_TEXT, data),
     MEMBER(MEMBER_TEXT, save_state),
     MEMBER(MEMBER_TEXT, load_state),

@@ -123,6 +123,7 @@ static json_t *chosen(const CellView *view, const Column *column, const char **r
 /* Why there is no step time. */
 static const char *step_reason(const CellView *view) {
   if (view->result->step_count > 0) return NULL;
+  if (view->result->monitor_count > 0) return "monitored steps tell nothing about time";
   if (view->result->device.predicts && !view->result->device.has_time)
     return "memory only: no time is predicted";
   return "no step was measured";
@@ -232,6 +233,17 @@ static json_t *analytic_peak(const CellView *view, const Column *column, const c
 static json_t *oom_field(const CellView *view, const Column *column, const char **reason) {
   *reason = "memory did not run out";
   return strcmp(view->result->status, "oom") == 0 ? field_value(view->result, column) : NULL;
+}
+
+static json_t *first_nonfinite(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  const NonFinite *first = &view->result->first_nonfinite;
+  char text[4 * VL_NAME_BYTES];
+  *reason = view->result->monitor_count > 0 ? "everything was finite" : "not monitored (--monitor)";
+  if (first->step < 0) return NULL;
+  snprintf(text, sizeof text, "%s of %s in %s, %s of step %lld", first->tensor, first->op, first->scope,
+           first->segment, (long long)first->step + 1);
+  return vl_json_text(text);
 }
 
 static json_t *scaler_field(const CellView *view, const Column *column, const char **reason) {
@@ -376,6 +388,8 @@ static const Column table[] = {
      scaler_field, RESULT(loss_scale)},
     {"skipped_steps", "skipped_steps", "1", COLUMN_INTEGER, "steps whose gradients were not finite",
      scaler_field, RESULT(skipped_steps)},
+    {"first_nonfinite", "first_nonfinite", "", COLUMN_TEXT,
+     "monitored: the first tensor with an infinity or NaN, its op, layer and step", first_nonfinite, 0, 0},
     {"params", "params", "1", COLUMN_INTEGER, "learned parameters", from_result, RESULT(parameters)},
 
     {"needed_bytes", "needed_bytes", "bytes", COLUMN_INTEGER,
@@ -525,3 +539,11 @@ const Column *vl_column_find(const char *name) {
     if (strcmp(table[i].name, name) == 0 || strcmp(table[i].path, name) == 0) return &table[i];
   return NULL;
 }
+
+const MonitorColumn vl_monitors[VL_MONITOR_COUNT] = {
+    {"monitor_loss_scale", "loss_scale", "1", "the step was computed with; 1 without loss scaling"},
+    {"monitor_skipped", "skipped", "1", "1: a gradient was not finite, and nothing was updated"},
+    {"monitor_gradient_norm", "gradient_norm", "1", "of all gradients together, unscaled, before clipping"},
+    {"monitor_flushed_share", "flushed_share", "1",
+     "of the low-precision results of backward, rounded to zero from something else"},
+};

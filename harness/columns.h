@@ -13,6 +13,14 @@ typedef struct CellView {
   const char *key;
 } CellView;
 
+/* What --monitor tells of each step, as lists of a record and columns of the store; in the order of
+ * StepMonitor. */
+typedef struct MonitorColumn {
+  const char *list, *column, *unit, *help;
+} MonitorColumn;
+enum { VL_MONITOR_COUNT = 4 };
+extern const MonitorColumn vl_monitors[VL_MONITOR_COUNT];
+
 /* What the build and the machine say of themselves. */
 typedef struct BuildFacts {
   const char *version, *git_commit;

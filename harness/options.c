@@ -17,6 +17,7 @@ enum {
   KEY_DATA,
   KEY_INFERENCE,
   KEY_TIMELINE,
+  KEY_MONITOR,
   KEY_LEARNING_RATE,
   KEY_SAVE_STATE,
   KEY_LOAD_STATE,
@@ -53,6 +54,8 @@ static const struct argp_option options_table[] = {
      "cpu: where the file that recipes offload to is (TMPDIR, else /tmp)", 2},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "end the cell after this long", 2},
     {"timeline", KEY_TIMELINE, NULL, 0, "keep the allocations of the last step", 2},
+    {"monitor", KEY_MONITOR, NULL, 0,
+     "watch the numbers of every step: loss scale, norms, infinities; no times", 2},
     {0}};
 
 void vl_cell_options_init(CellOptions *options) {
@@ -148,6 +151,7 @@ static uint32_t take_option(int key, char *text, struct argp_state *state, CellO
   case KEY_LOAD_STATE: take_file(state, "load-state", text, spec->load_state); return GIVEN_LOAD_STATE;
   case KEY_INFERENCE: spec->inference = true; return GIVEN_INFERENCE;
   case KEY_TIMELINE: spec->timeline = true; return GIVEN_TIMELINE;
+  case KEY_MONITOR: spec->monitor = true; return GIVEN_MONITOR;
   case KEY_LEARNING_RATE:
     take_positive(state, "--lr", text, &spec->learning_rate);
     return GIVEN_LEARNING_RATE;
@@ -284,6 +288,7 @@ Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) {
   if (options->given & GIVEN_THREADS) to->threads = from->threads;
   if (options->given & GIVEN_SEED) to->seed = from->seed;
   if (options->given & GIVEN_TIMELINE) to->timeline = !cell->max_batch;
+  if (options->given & GIVEN_MONITOR) to->monitor = !cell->max_batch;
   if (options->given & GIVEN_LEARNING_RATE) to->learning_rate = from->learning_rate;
   if (options->given & GIVEN_TIMEOUT) cell->timeout_s = options->timeout_s;
   return vl_cell_check(to);

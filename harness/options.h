@@ -29,7 +29,8 @@ enum {
   GIVEN_LOAD_STATE = 1 << 17,
   GIVEN_TIMEOUT = 1 << 18,
   GIVEN_OFFLOAD_CAPACITY = 1 << 19,
-  GIVEN_OFFLOAD_DIRECTORY = 1 << 20
+  GIVEN_OFFLOAD_DIRECTORY = 1 << 20,
+  GIVEN_MONITOR = 1 << 21
 };
 
 typedef struct CellOptions {

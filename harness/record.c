@@ -91,6 +91,7 @@ void vl_cell_key(const SuiteCell *cell, char key[17]) {
   if (spec->offload_capacity_bytes > 0)
     hash_number(&hash, "offload_capacity_bytes", spec->offload_capacity_bytes);
   if (*spec->offload_directory) hash_field(&hash, "offload_directory", spec->offload_directory);
+  if (spec->monitor) hash_number(&hash, "monitor", 1);
   if (spec->unlimited) hash_number(&hash, "unlimited", 1);
   if (cell->max_batch) hash_field(&hash, "kind", "max-batch");
   snprintf(key, 17, "%016llx", (unsigned long long)hash);
@@ -167,6 +168,23 @@ static json_t *leak_list(const CellResult *result) {
   return list;
 }
 
+/* A list a quantity, an element a step; without monitoring there are none. */
+static void set_monitors(json_t *record, const CellResult *result, json_t *reasons) {
+  int32_t count = result->monitor_count;
+  if (count == 0) return;
+  double *values = vl_allocate((size_t)count * sizeof *values);
+  for (int32_t q = 0; q < VL_MONITOR_COUNT; q++) {
+    for (int32_t i = 0; i < count; i++) {
+      const StepMonitor *step = &result->monitors[i];
+      const double of_step[VL_MONITOR_COUNT] = {step->loss_scale, step->skipped, step->gradient_norm,
+                                                step->flushed_share};
+      values[i] = of_step[q];
+    }
+    json_object_set_new(record, vl_monitors[q].list, list_of(values, count, vl_monitors[q].list, reasons));
+  }
+  free(values);
+}
+
 static json_t *scope_list(const CellResult *result) {
   json_t *list = json_array();
   for (int32_t i = 0; i < result->scope_count; i++) {
@@ -218,6 +236,7 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
   json_object_set_new(record, "step_peaks_bytes", step_peaks(result));
   json_object_set_new(record, "live_bytes", live_list(result));
   json_object_set_new(record, "leaks", leak_list(result));
+  set_monitors(record, result, reasons);
   json_object_set_new(record, "scopes", scope_list(result));
   json_object_set_new(record, "analytic_terms", term_list(result));
   json_object_set_new(record, "null_reasons", reasons);

@@ -1,6 +1,7 @@
 /* results.h5: everything the journal and the timelines hold, as tables for other tools. The column table
  * decides what is in /cells; record_json beside it keeps each record whole, so that the file can be read on
  * its own. */
+#include "harness/columns.h"
 #include "harness/h5.h"
 #include "harness/store.h"
 
@@ -109,6 +110,27 @@ static void write_numbers(H5Writer *writer, const Store *store, const char *grou
   vl_h5_table_open(writer, writer->file, group, "row", rows.count, &table);
   write_list_rows(writer, &table, &rows, "step");
   vl_h5_reals(writer, &table, text, values);
+  vl_h5_table_close(&table);
+  free(values);
+  free_list_rows(&rows);
+}
+
+/* One row a monitored step. */
+static void write_monitors(H5Writer *writer, const Store *store) {
+  H5Table table;
+  ListRows rows = list_rows(store, vl_monitors[0].list);
+  double *values = vl_allocate((size_t)(rows.count + 1) * sizeof *values);
+  vl_h5_table_open(writer, writer->file, "monitors", "row", rows.count, &table);
+  write_list_rows(writer, &table, &rows, "step");
+  for (int32_t q = 0; q < VL_MONITOR_COUNT; q++) {
+    const MonitorColumn *monitor = &vl_monitors[q];
+    for (int64_t i = 0; i < rows.count; i++) {
+      const json_t *list = json_object_get(vl_store_record(store, rows.cell[i]), monitor->list);
+      const json_t *value = json_array_get(list, (size_t)rows.position[i]);
+      values[i] = json_is_number(value) ? json_number_value(value) : NAN;
+    }
+    vl_h5_reals(writer, &table, (H5ColumnText){monitor->column, monitor->unit, monitor->help}, values);
+  }
   vl_h5_table_close(&table);
   free(values);
   free_list_rows(&rows);
@@ -338,6 +360,7 @@ Status vl_results_write(const Store *store) {
                 (H5ColumnText){"peak_allocated_bytes", "bytes", "of every step, warm-up included"});
   write_numbers(&writer, store, "live", "live_bytes",
                 (H5ColumnText){"allocated_bytes", "bytes", "when a step had ended, warm-up included"});
+  write_monitors(&writer, store);
   write_scopes(&writer, store);
   write_terms(&writer, store);
   Status status = write_timelines(&writer, store);

@@ -70,6 +70,9 @@ static Status set_inference(const YamlNode *node, CellDraft *draft) {
 static Status set_timeline(const YamlNode *node, CellDraft *draft) {
   return vl_yaml_flag(node, &draft->cell.spec.timeline);
 }
+static Status set_monitor(const YamlNode *node, CellDraft *draft) {
+  return vl_yaml_flag(node, &draft->cell.spec.monitor);
+}
 static Status set_positive(const YamlNode *node, double *to) {
   VL_TRY(vl_yaml_real(node, to));
   return *to > 0 ? vl_ok() : vl_yaml_error(node, "must be above 0");
@@ -85,12 +88,24 @@ static Status set_repeat(const YamlNode *node, CellDraft *draft) {
 }
 
 const SuiteKey vl_suite_keys[] = {
-    {"case", set_case},         {"batch", set_batch},   {"micro_batch", set_micro_batch},
-    {"recipe", set_recipe},     {"device", set_device}, {"profile", set_profile},
-    {"capacity", set_capacity}, {"steps", set_steps},   {"warmup", set_warmup},
-    {"threads", set_threads},   {"seed", set_seed},     {"inference", set_inference},
-    {"timeline", set_timeline}, {"data", set_data},     {"learning_rate", set_learning_rate},
-    {"timeout_s", set_timeout}, {"repeat", set_repeat},
+    {"case", set_case},
+    {"batch", set_batch},
+    {"micro_batch", set_micro_batch},
+    {"recipe", set_recipe},
+    {"device", set_device},
+    {"profile", set_profile},
+    {"capacity", set_capacity},
+    {"steps", set_steps},
+    {"warmup", set_warmup},
+    {"threads", set_threads},
+    {"seed", set_seed},
+    {"inference", set_inference},
+    {"monitor", set_monitor},
+    {"timeline", set_timeline},
+    {"data", set_data},
+    {"learning_rate", set_learning_rate},
+    {"timeout_s", set_timeout},
+    {"repeat", set_repeat},
 };
 _Static_assert(sizeof vl_suite_keys / sizeof vl_suite_keys[0] == VL_SUITE_KEY_COUNT,
                "the header says how many");

@@ -314,6 +314,77 @@ static void running_out_of_memory_is_a_result_f1(void **state) {
   }
 }
 
+static CellResult run_recipe(CellSpec spec, const char *recipe) {
+  snprintf(spec.recipe, sizeof spec.recipe, "%s", recipe);
+  return run(&spec);
+}
+
+/* fp16 on a cpu is what it is not on a card: no speed, and its conversion buffers in no other figure. A plan
+ * for the same cpu has them, one for a card does not. */
+static void emulated_cells_say_so(void **state) {
+  (void)state;
+  CellSpec spec = small_bert();
+  CellResult low = run_recipe(spec, "amp=bf16 loss-scale=off"), half = run_recipe(spec, "amp=fp16");
+  assert_false(low.emulated);
+  assert_int_equal(low.emulation_bytes, 0);
+  assert_true(low.loss_scale == 1.0);
+  assert_int_equal(low.skipped_steps, 0);
+  assert_true(half.emulated);
+  assert_true(half.emulation_bytes > 0);
+  assert_true(half.loss_scale == 65536.0);
+  assert_int_equal(half.saved_activation_bytes, low.saved_activation_bytes);
+  /* As much as bf16, the counters and the norm beside it; not the kernels' scratch. */
+  int64_t without = half.peak_allocated_bytes - half.peak_by_category[MEMORY_WORKSPACE];
+  int64_t expected = low.peak_allocated_bytes - low.peak_by_category[MEMORY_WORKSPACE];
+  assert_in_range(without, expected - 4096, expected + 4096);
+  vl_cell_result_clear(&low);
+  snprintf(spec.device, sizeof spec.device, "plan");
+  CellResult planned = run_recipe(spec, "amp=fp16");
+  assert_true(planned.emulated);
+  assert_int_equal(planned.emulation_bytes, half.emulation_bytes);
+  assert_int_equal(planned.peak_allocated_bytes, half.peak_allocated_bytes);
+  snprintf(spec.profile, sizeof spec.profile, "A100-80GB");
+  CellResult card = run_recipe(spec, "amp=fp16");
+  assert_false(card.emulated);
+  assert_int_equal(card.emulation_bytes, 0);
+  vl_cell_result_clear(&half);
+  vl_cell_result_clear(&planned);
+  vl_cell_result_clear(&card);
+}
+
+/* Watching changes no number; a scale that is too large overflows and is found where it does. */
+static void monitors_tell_of_every_step(void **state) {
+  (void)state;
+  CellSpec spec = small_bert();
+  CellResult plain = run_recipe(spec, "amp=fp16");
+  assert_int_equal(plain.monitor_count, 0);
+  assert_true(plain.step_count > 0);
+  spec.monitor = true;
+  CellResult watched = run_recipe(spec, "amp=fp16"), unscaled = run_recipe(spec, "amp=fp16 loss-scale=off"),
+             large = run_recipe(spec, "amp=fp16 loss-scale=1e9");
+  assert_int_equal(watched.monitor_count, watched.loss_count);
+  assert_int_equal(watched.step_count, 0);
+  assert_int_equal(watched.first_nonfinite.step, -1);
+  for (int32_t i = 0; i < watched.monitor_count; i++) {
+    const StepMonitor *step = &watched.monitors[i], *without = &unscaled.monitors[i];
+    assert_memory_equal(&plain.losses[i], &watched.losses[i], sizeof(double));
+    assert_true(step->loss_scale == 65536.0 && without->loss_scale == 1.0);
+    assert_false(step->skipped);
+    /* The same gradients, one in fp16's range and one partly below it. */
+    assert_true(fabs(step->gradient_norm / without->gradient_norm - 1.0) < 0.01);
+    assert_true(step->flushed_share >= 0.0 && step->flushed_share < without->flushed_share);
+    assert_true(large.monitors[i].skipped && !isfinite(large.monitors[i].gradient_norm));
+  }
+  assert_int_equal(large.first_nonfinite.step, 0);
+  assert_string_equal(large.first_nonfinite.segment, "backward");
+  assert_string_equal(large.first_nonfinite.op, "cast"); /* of the loss's gradient to fp16 */
+  assert_int_equal(large.skipped_steps, large.loss_count);
+  vl_cell_result_clear(&plain);
+  vl_cell_result_clear(&watched);
+  vl_cell_result_clear(&unscaled);
+  vl_cell_result_clear(&large);
+}
+
 static void divergence_is_a_result(void **state) {
   (void)state;
   CellSpec spec = small_spec();
@@ -537,6 +608,8 @@ int main(void) {
       cmocka_unit_test(a_smaller_last_micro_batch_keeps_the_batch_f4),
       cmocka_unit_test(accumulation_adapts_to_the_capacity),
       cmocka_unit_test(running_out_of_memory_is_a_result_f1),
+      cmocka_unit_test(emulated_cells_say_so),
+      cmocka_unit_test(monitors_tell_of_every_step),
       cmocka_unit_test(divergence_is_a_result),
       cmocka_unit_test(a_request_to_stop_ends_after_the_step),
       cmocka_unit_test(a_cell_goes_on_where_a_saved_one_ended),
