@@ -1,17 +1,16 @@
 /* dropout=stored: a dropout leaves the factors of its elements for backward, a tensor of its input's size and
- * type, as eager PyTorch does on a CPU (native dropout there draws a noise tensor and multiplies by it; on a
- * GPU it leaves a byte an element, for which there is no value here). dropout=redrawn: backward draws the
- * mask again from the counter-based generator, and nothing is left. The same elements are kept either way.
- * Without either, stack=pytorch stores. */
+ * type, as eager PyTorch does on a CPU, where it draws a noise tensor and multiplies by it. dropout=mask: a
+ * byte an element, as it does on a GPU. dropout=redrawn: backward draws the mask again from the counter-based
+ * generator, and nothing is left. The same elements are kept each way. Without any, stack=pytorch stores. */
 #include "optimizations/internal.h"
 #include <string.h>
 
 /* In its place, one that makes the noise too. */
-static Status store(Program *program, Node *node) {
+static Status store(Program *program, Node *node, double form) {
   Graph *graph = program->graph;
   OpParams params = node->params;
   Node *storing = NULL;
-  params.alpha = 1.0;
+  params.alpha = form;
   graph->scope = node->scope;
   graph->segment = node->segment;
   graph->block = node->block;
@@ -28,18 +27,19 @@ static Status store(Program *program, Node *node) {
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   (void)program;
   (void)recipe;
-  return optimization_one_of(&optimization_dropout, value, "stored, redrawn");
+  return optimization_one_of(&optimization_dropout, value, "stored, mask, redrawn");
 }
 
 /* A rate of 0 draws nothing in PyTorch either. */
 static Status apply(Program *program, const char *value, const Target *target) {
   (void)target;
-  if (strcmp(value, "stored") != 0 || !program->training) return vl_ok();
+  if (strcmp(value, "redrawn") == 0 || !program->training) return vl_ok();
+  double form = strcmp(value, "mask") == 0 ? 2.0 : 1.0;
   Graph *graph = program->graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
     Node *node = graph->nodes[i];
     if (strcmp(node->op->name, "dropout") == 0 && node->params.rate > 0.0 && node->output_count == 1)
-      VL_TRY(store(program, node));
+      VL_TRY(store(program, node, form));
   }
   graph->block = 0;
   return vl_ok();
@@ -49,8 +49,9 @@ const Optimization optimization_dropout = {
     .name = "dropout",
     .also_called = "stateless dropout, dropout mask recomputation, fused dropout, seed instead of mask",
     .turn_on = "no equivalent by itself (torch.compile's dropout keeps a seed instead of a mask)",
-    .values = "stored, redrawn",
-    .help = "masks of dropout: factors kept for backward as eager PyTorch does, or drawn again there",
+    .values = "stored, mask, redrawn",
+    .help = "masks of dropout: kept for backward as eager PyTorch does, as factors (stored; on a CPU) or "
+            "bytes (mask; on a GPU), or drawn again there",
     .phase = PHASE_PRECISION,
     .preserves = PRESERVES_BITWISE,
     .check = check,

@@ -139,6 +139,7 @@ static Status check(const Program *program, const char *value, const Recipe *rec
         value);
   if (!program || !has_part(value, "residual-norm")) return vl_ok();
   VL_TRY(refuse_beside(recipe, "dropout", "stored", "one op draws its masks again, none is left"));
+  VL_TRY(refuse_beside(recipe, "dropout", "mask", "one op draws its masks again, none is left"));
   VL_TRY(refuse_beside(recipe, "layer-norm", "composed", "one op is no primitives"));
   VL_TRY(refuse_beside(recipe, "recompute", "norm",
                        "a norm that made its own input cannot be repeated from it"));

@@ -163,9 +163,11 @@ Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *tar
   bool own_scale = vl_recipe_value(recipe, "loss-scale") != NULL;
   if (program->amp == DTYPE_F16 && !own_scale)
     VL_TRY(optimization_loss_scale.apply(program, "dynamic", target));
-  /* What the source program's attention does not fuse and its dropout stores is part of the baseline too. */
+  /* What the source program's attention does not fuse and its dropout stores is part of the baseline too;
+   * what attention leaves for dropout comes with it. */
+  const char *dropout = vl_recipe_value(recipe, "dropout");
   if (!vl_recipe_value(recipe, "attention")) VL_TRY(optimization_attention.apply(program, "source", target));
-  if (!vl_recipe_value(recipe, "dropout")) VL_TRY(optimization_dropout.apply(program, "stored", target));
+  VL_TRY(optimization_dropout.apply(program, dropout ? dropout : "stored", target));
   if (program->training) VL_TRY(complete_training(recipe, program, target));
   /* What the source program itself does in place is part of the baseline. */
   if (!vl_recipe_value(recipe, "inplace")) VL_TRY(optimization_inplace.apply(program, "source", target));

@@ -1,12 +1,19 @@
 /* dropout: its mask comes from (seed, step, random_scope, sample, element), so that it need not be stored and
- * a repeated forward draws it again (fault case D1). Stored all the same where alpha is 1, as eager PyTorch
- * does: the factors of the elements, which the gradient then reads. */
+ * a repeated forward draws it again (fault case D1). Stored all the same where alpha is not 0, as eager
+ * PyTorch does, for the gradient to read: the elements' factors (1; on a CPU), or a byte each (2; on a GPU).
+ */
 #include "graph/ops/ops.h"
 
 enum { INPUT_X = 0, INPUT_NOISE, OUTPUT_Y = 0, OUTPUT_NOISE };
 
 static bool has_noise(const Node *node) {
   return node->input_count > INPUT_NOISE && node->inputs[INPUT_NOISE];
+}
+
+static Status check_noise(const Node *node) {
+  const Tensor *x = node->inputs[INPUT_X], *noise = node->inputs[INPUT_NOISE];
+  if (noise->dtype != DTYPE_U8) return op_check_alike(node, INPUT_X, INPUT_NOISE);
+  return op_check_sizes(node, INPUT_NOISE, "noise", x->rank, x->shape);
 }
 
 static Status infer(Graph *graph, Node *node) {
@@ -19,12 +26,15 @@ static Status infer(Graph *graph, Node *node) {
   if (params->random_scope == NULL || params->random_scope[0] == '\0')
     return op_error(VL_INVALID, node, "random_scope is missing; it names the mask");
   params->random_scope = vl_arena_copy_text(graph->arena, params->random_scope);
-  if (has_noise(node)) VL_TRY(op_check_alike(node, INPUT_X, INPUT_NOISE));
-  if (params->alpha != 0 && (params->alpha != 1 || has_noise(node)))
-    return op_error(VL_INVALID, node, "alpha = %g; must be 0, or 1 to make the noise where none is given",
-                    params->alpha);
-  VL_TRY(op_add_output_like(graph, node, NULL, node->inputs[INPUT_X]));
-  return params->alpha == 1 ? op_add_output_like(graph, node, "noise", node->inputs[INPUT_X]) : vl_ok();
+  const Tensor *x = node->inputs[INPUT_X];
+  if (has_noise(node)) VL_TRY(check_noise(node));
+  bool known = params->alpha == 1 || params->alpha == 2;
+  if (params->alpha != 0 && (!known || has_noise(node)))
+    return op_error(VL_INVALID, node,
+                    "alpha = %g; must be 0, or 1 or 2 to make the noise where none is given", params->alpha);
+  VL_TRY(op_add_output_like(graph, node, NULL, x));
+  if (params->alpha == 0) return vl_ok();
+  return op_add_output(graph, node, "noise", params->alpha == 2 ? DTYPE_U8 : x->dtype, x->rank, x->shape);
 }
 
 static Status gradient(Gradients *gradients, Node *node) {

@@ -1,5 +1,5 @@
 /* dropout: y = x / (1 - rate) where the element is kept, else 0; in any layout. The noise, where it is
- * wanted, is 1 / (1 - rate) or 0 likewise; where it is given it says what is kept.
+ * wanted, is 1 / (1 - rate) or 0 likewise, or a byte, 1 or 0; where it is given it says what is kept.
  *
  * Whether it is kept depends on its place in the logical sample: word(key, sample, channel * spatial + place)
  * of base.h, whose top 24 bits are compared with rate. Philox blocks hold four neighbouring elements of a
@@ -34,6 +34,20 @@ static void make_noise(float *noise, const uint32_t *restrict words, int64_t cou
 }
 
 VECTOR_CLONES
+static void make_bytes(uint8_t *bytes, const uint32_t *restrict words, int64_t count, Mask mask) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    bytes[i] = (words[i] >> 8) >= mask.threshold;
+}
+
+VECTOR_CLONES
+static void apply_bytes(float *y, const float *x, const uint8_t *bytes, int64_t count, float factor) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    y[i] = bytes[i] != 0 ? factor * x[i] : 0.0F;
+}
+
+VECTOR_CLONES
 static void apply_noise(float *y, const float *x, const float *noise, int64_t count, float factor) {
 #pragma omp simd
   for (int64_t i = 0; i < count; i++)
@@ -55,6 +69,12 @@ static void drop(const Arrays *arrays, Mask mask, int64_t offset, int64_t count,
   apply(to, from, words, count, mask);
   vector_write(arrays->y, offset, count, to);
   if (arrays->noise.address == NULL) return;
+  if (arrays->noise.dtype == DTYPE_U8) {
+    uint8_t *bytes = (uint8_t *)arrays->noise.address + offset;
+    make_bytes(bytes, words, real, mask);
+    memset(bytes + real, 0, (size_t)(count - real));
+    return;
+  }
   float *noise = vector_target(arrays->noise, offset, buffer[0]);
   make_noise(noise, words, real, mask);
   for (int64_t i = real; i < count; i++)
@@ -153,13 +173,33 @@ static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintpt
   return vl_ok();
 }
 
+static void apply_mask(VectorArray y, VectorArray x, const uint8_t *bytes, Range elements, float factor) {
+  _Alignas(64) float buffer[2][VECTOR_TILE];
+  for (int64_t i = elements.begin; i < elements.end; i += VECTOR_TILE) {
+    int64_t count = elements.end - i < VECTOR_TILE ? elements.end - i : VECTOR_TILE;
+    const float *from = vector_read(x, i, count, buffer[0]);
+    float *to = vector_target(y, i, buffer[1]);
+    apply_bytes(to, from, bytes + i, count, factor);
+    vector_write(y, i, count, to);
+  }
+}
+
 static Status launch_with_noise(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                                 uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
   (void)context;
-  vector_map(kernel, apply_noise, (float)(1.0 / (1.0 - kernel->node->params.rate)),
-             vector_output(kernel, outputs, 0), vector_input(kernel, inputs, 0),
-             vector_input(kernel, inputs, 1));
+  VectorArray y = vector_output(kernel, outputs, 0), x = vector_input(kernel, inputs, 0),
+              noise = vector_input(kernel, inputs, 1);
+  float factor = (float)(1.0 / (1.0 - kernel->node->params.rate));
+  if (noise.dtype != DTYPE_U8) {
+    vector_map(kernel, apply_noise, factor, y, x, noise);
+    return vl_ok();
+  }
+  int64_t elements = *(const int64_t *)kernel->data;
+  int32_t threads = vector_threads(kernel, elements);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  apply_mask(y, x, noise.address, vector_share(elements, omp_get_num_threads(), omp_get_thread_num()),
+             factor);
   return vl_ok();
 }
 

@@ -98,6 +98,7 @@ static const char *const of_baseline[] = {
     "inplace=all",
     "pool-index=u8",
     "dropout=redrawn",
+    "dropout=mask checkpoint=1",
     "checkpoint=1",
     "checkpoint=2",
     "checkpoint=segments:2",

@@ -946,18 +946,20 @@ static void eager_dropout_keeps_its_noise(void **state) {
   enum { HEADS = 4 };
   static const struct {
     const char *keeps, *draws;
-    int64_t hidden_bytes; /* of an element of the residual stream's noise; the attention's are f32 */
+    int64_t hidden_bytes,
+        wide_bytes; /* of an element of the layers' noise; of the embedding's, attention's */
   } cases[] = {
-      {"baseline", "dropout=redrawn", 4},
-      {"amp=bf16", "amp=bf16 dropout=redrawn", 2},
-      {"stack=vramlab dropout=stored attention=materialised", "stack=vramlab attention=materialised", 4}};
+      {"baseline", "dropout=redrawn", 4, 4},
+      {"amp=bf16", "amp=bf16 dropout=redrawn", 2, 4},
+      {"amp=bf16 dropout=mask", "amp=bf16 dropout=redrawn", 1, 1},
+      {"stack=vramlab dropout=stored attention=materialised", "stack=vramlab attention=materialised", 4, 4}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Program keeps, draws;
     build_bert(cases[i].keeps, &keeps);
     build_bert(cases[i].draws, &draws);
     int64_t hidden = (int64_t)BERT_BATCH * SEQUENCE * HIDDEN;
-    int64_t bytes = hidden * 4 + 2 * LAYERS * hidden * cases[i].hidden_bytes;
-    bytes += (int64_t)LAYERS * BERT_BATCH * HEADS * SEQUENCE * SEQUENCE * 4;
+    int64_t bytes = hidden * cases[i].wide_bytes + 2 * LAYERS * hidden * cases[i].hidden_bytes;
+    bytes += (int64_t)LAYERS * BERT_BATCH * HEADS * SEQUENCE * SEQUENCE * cases[i].wide_bytes;
     assert_int_equal(kept_bytes(&keeps) - kept_bytes(&draws), bytes);
     assert_int_equal(vl_program_saved_bytes(&keeps) - vl_program_saved_bytes(&draws), bytes);
     vl_program_destroy(&keeps);

@@ -87,7 +87,7 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("inplace-abn=0", "inplace-abn=0", "slopes above 0");
   assert_refused("inplace-abn=0.1x", "inplace-abn=0.1x", "slopes above 0");
   assert_refused("layer-norm=unfused", "layer-norm=unfused", "composed, fused");
-  assert_refused("dropout=kept", "dropout=kept", "stored, redrawn");
+  assert_refused("dropout=kept", "dropout=kept", "stored, mask, redrawn");
   assert_refused("fuse=norm+", "fuse=norm+", "joined by +");
   assert_refused("fuse=bias-gelu+norm", "fuse=bias-gelu+norm", "in this order");
   assert_refused("fuse=norms", "fuse=norms", "residual-norm");

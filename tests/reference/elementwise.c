@@ -139,7 +139,8 @@ static void dropout(const Node *node, const Arrays *arrays) {
       double unit = (double)vl_random_unit(vl_random_word(key, sample, (uint64_t)e));
       bool kept = given ? given[i] != 0.0 : unit >= rate;
       y[i] = kept ? x[i] / (1.0 - rate) : 0.0;
-      if (noise) noise[i] = kept ? 1.0 / (1.0 - rate) : 0.0;
+      double factor = node->params.alpha == 2.0 ? 1.0 : 1.0 / (1.0 - rate);
+      if (noise) noise[i] = kept ? factor : 0.0;
     }
   }
 }
