@@ -324,6 +324,8 @@ typedef struct Program {
   LossScaling scaling;
   double max_norm; /* gradients are clipped to it together; 0: not */
   bool weight_gradient_first;
+  bool cast_cache;               /* casts of weights live to the end of forward at least, as in the cache of
+                                    torch.autocast */
   bool gradients_onto;           /* see Gradients.onto */
   bool release_gradients;        /* gradients are freed after the update (set to none) */
   bool update_in_backward;       /* each update as soon as its gradient is complete */

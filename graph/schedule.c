@@ -268,6 +268,31 @@ static bool is_saved(const Schedule *schedule, const Buffer *buffer) {
          first->segment == SEGMENT_FORWARD && last->segment == SEGMENT_BACKWARD;
 }
 
+/* A cast of a weight in the cache of torch.autocast, which is emptied when forward ends. */
+static bool is_cached(const Program *program, const Buffer *buffer) {
+  const Node *maker = buffer->storage->root->producer;
+  return program->cast_cache && buffer->pass == 0 && buffer->tier == TIER_DEVICE && maker &&
+         maker->segment == SEGMENT_FORWARD && strcmp(maker->op->name, "cast") == 0 &&
+         maker->inputs[0]->storage->role == ROLE_PARAMETER;
+}
+
+/* By micro-batch: the last instance of its forward pass. */
+static int32_t *find_forward_ends(const Schedule *schedule) {
+  int32_t micro_batches = 0;
+  for (int32_t at = 0; at < schedule->instance_count; at++)
+    if (schedule->instances[at].micro_batch >= micro_batches)
+      micro_batches = schedule->instances[at].micro_batch + 1;
+  int32_t *ends = vl_allocate(((size_t)micro_batches + 1) * sizeof *ends);
+  bool *ended = vl_allocate((size_t)micro_batches + 1);
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    ended[instance->micro_batch] = ended[instance->micro_batch] || instance->node->segment != SEGMENT_FORWARD;
+    if (!ended[instance->micro_batch]) ends[instance->micro_batch] = at;
+  }
+  free(ended);
+  return ends;
+}
+
 static void find_lifetimes(Builder *builder) {
   Schedule *schedule = builder->schedule;
   int32_t count = schedule->instance_count;
@@ -282,12 +307,15 @@ static void find_lifetimes(Builder *builder) {
   }
   int32_t *begins = vl_allocate(((size_t)count + 1) * sizeof *begins);
   int32_t *ends = vl_allocate(((size_t)count + 1) * sizeof *ends);
+  int32_t *forward_ends = find_forward_ends(schedule);
   for (int32_t i = 0; i < schedule->buffer_count; i++) {
     Buffer *buffer = &schedule->buffers[i];
     if (buffer->given || buffer->first < 0) {
       buffer->first = buffer->last = -1;
       continue;
     }
+    if (is_cached(builder->program, buffer) && buffer->last < forward_ends[buffer->micro_batch])
+      buffer->last = forward_ends[buffer->micro_batch];
     bool retained = builder->program->retain != RETAIN_NOTHING && is_saved(schedule, buffer);
     buffer->leaks = retained && builder->program->retain == RETAIN_RUN;
     if (retained || lives_to_the_end(builder, buffer)) buffer->last = count - 1;
@@ -306,6 +334,7 @@ static void find_lifetimes(Builder *builder) {
     first->obtain[first->obtain_count++] = buffer->id;
     if (!buffer->leaks) last->release[last->release_count++] = buffer->id;
   }
+  free(forward_ends);
   free(begins);
   free(ends);
 }

@@ -84,6 +84,7 @@ static Status apply(Program *program, const char *value, const Target *target) {
   casts.low = vl_allocate((size_t)casts.room * sizeof(Tensor *));
   casts.high = vl_allocate((size_t)casts.room * sizeof(Tensor *));
   program->amp = low;
+  program->cast_cache = true;
   Status status = vl_ok();
   for (int32_t i = 0; i < graph->node_count && status.code == VL_OK;) {
     Node *node = graph->nodes[i];

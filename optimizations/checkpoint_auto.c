@@ -14,13 +14,31 @@
 /* ---- Costs ---------------------------------------------------------------------------------------------------- */
 
 typedef struct Sweep {
-  int64_t *peak_bytes;   /* by block: most live while a node of it runs */
-  int64_t between_bytes; /* live when forward ends */
-  int64_t flops;         /* repeated */
+  int64_t *peak_bytes[CHAIN_PASSES]; /* by block: most live while a node of it runs */
+  int64_t end_bytes[CHAIN_PASSES];   /* live with the last node of forward, and the first of backward */
+  int64_t flops;                     /* repeated */
 } Sweep;
 
-/* Lifetimes with blocks first to last (from 0) recomputed as one run; last < first: none. A node of no block
- * counts to the block that the one before it counted to. */
+/* Attributes what is live to blocks and passes. A node of no block counts to the block that the one before it
+ * counted to, a repeated one to backward. */
+static void attribute(const Schedule *schedule, const int64_t *live, Sweep *result) {
+  int32_t block = 0, micro_batch = -1, pass = IN_FORWARD;
+  bool ended = false; /* the first micro-batch's forward */
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    const Node *node = instance->node;
+    if (instance->micro_batch != micro_batch) pass = IN_FORWARD;
+    micro_batch = instance->micro_batch;
+    if (node->segment != SEGMENT_FORWARD) pass = IN_BACKWARD;
+    if (node->block > 0) block = node->block - 1;
+    int64_t *peak_bytes = &result->peak_bytes[pass][block];
+    if (live[at] > *peak_bytes) *peak_bytes = live[at];
+    if (!ended) result->end_bytes[pass] = live[at];
+    ended = ended || pass == IN_BACKWARD;
+  }
+}
+
+/* Lifetimes with blocks first to last (from 0) recomputed as one run; last < first: none. */
 static Status sweep(Program *program, int32_t first, int32_t last, Sweep *result) {
   Graph *graph = program->graph;
   int32_t *run = vl_allocate(((size_t)graph->node_count + 1) * sizeof *run);
@@ -32,51 +50,56 @@ static Status sweep(Program *program, int32_t first, int32_t last, Sweep *result
   VL_TRY(vl_schedule_build(program, &schedule));
   int64_t *live = vl_allocate(((size_t)schedule->instance_count + 1) * sizeof *live);
   vl_schedule_live_bytes(program, schedule, live);
-  memset(result->peak_bytes, 0, (size_t)graph->block_count * sizeof *result->peak_bytes);
-  result->between_bytes = -1;
+  for (int pass = 0; pass < CHAIN_PASSES; pass++)
+    memset(result->peak_bytes[pass], 0, (size_t)graph->block_count * sizeof(int64_t));
+  attribute(schedule, live, result);
   result->flops = schedule->recompute_flops;
-  int32_t block = 0;
-  for (int32_t at = 0; at < schedule->instance_count; at++) {
-    const Node *node = schedule->instances[at].node;
-    if (node->block > 0) block = node->block - 1;
-    if (live[at] > result->peak_bytes[block]) result->peak_bytes[block] = live[at];
-    if (node->segment != SEGMENT_FORWARD && result->between_bytes < 0) result->between_bytes = live[at];
-  }
   free(live);
   vl_schedule_destroy(&schedule);
+  return vl_ok();
+}
+
+static Status sweep_runs(Program *program, ChainCosts *costs, Sweep *none, Sweep *one) {
+  VL_TRY(sweep(program, 0, -1, none));
+  for (int32_t first = 0; first < costs->blocks; first++) {
+    for (int32_t last = first; last < costs->blocks; last++) {
+      int32_t run = first * costs->blocks + last;
+      VL_TRY(sweep(program, first, last, one));
+      costs->run_flops[run] = one->flops;
+      for (int pass = 0; pass < CHAIN_PASSES; pass++) {
+        costs->run_saved_bytes[pass][run] = none->end_bytes[pass] - one->end_bytes[pass];
+        for (int32_t block = first; block <= last; block++)
+          if (one->peak_bytes[pass][block] > costs->run_peak_bytes[pass][run])
+            costs->run_peak_bytes[pass][run] = one->peak_bytes[pass][block];
+      }
+    }
+  }
   return vl_ok();
 }
 
 Status optimization_chain_costs(Program *program, ChainCosts *costs) {
   int32_t blocks = program->graph->block_count;
   size_t bytes = (size_t)blocks * sizeof(int64_t), square = (size_t)blocks * bytes;
-  *costs = (ChainCosts){.blocks = blocks,
-                        .kept_peak_bytes = vl_allocate(bytes),
-                        .run_peak_bytes = vl_allocate(square),
-                        .run_saved_bytes = vl_allocate(square),
-                        .run_flops = vl_allocate(square)};
-  Sweep none = {.peak_bytes = costs->kept_peak_bytes}, one = {.peak_bytes = vl_allocate(bytes)};
-  Status status = sweep(program, 0, -1, &none);
-  for (int32_t first = 0; first < blocks; first++) {
-    for (int32_t last = first; last < blocks && status.code == VL_OK; last++) {
-      int32_t run = first * blocks + last;
-      status = sweep(program, first, last, &one);
-      if (status.code != VL_OK) break;
-      for (int32_t block = first; block <= last; block++)
-        if (one.peak_bytes[block] > costs->run_peak_bytes[run])
-          costs->run_peak_bytes[run] = one.peak_bytes[block];
-      costs->run_saved_bytes[run] = none.between_bytes - one.between_bytes;
-      costs->run_flops[run] = one.flops;
-    }
+  Sweep none = {0}, one = {0};
+  *costs = (ChainCosts){.blocks = blocks, .run_flops = vl_allocate(square)};
+  for (int pass = 0; pass < CHAIN_PASSES; pass++) {
+    none.peak_bytes[pass] = costs->kept_peak_bytes[pass] = vl_allocate(bytes);
+    one.peak_bytes[pass] = vl_allocate(bytes);
+    costs->run_peak_bytes[pass] = vl_allocate(square);
+    costs->run_saved_bytes[pass] = vl_allocate(square);
   }
-  free(one.peak_bytes);
+  Status status = sweep_runs(program, costs, &none, &one);
+  for (int pass = 0; pass < CHAIN_PASSES; pass++)
+    free(one.peak_bytes[pass]);
   return status;
 }
 
 void optimization_chain_costs_free(ChainCosts *costs) {
-  free(costs->kept_peak_bytes);
-  free(costs->run_peak_bytes);
-  free(costs->run_saved_bytes);
+  for (int pass = 0; pass < CHAIN_PASSES; pass++) {
+    free(costs->kept_peak_bytes[pass]);
+    free(costs->run_peak_bytes[pass]);
+    free(costs->run_saved_bytes[pass]);
+  }
   free(costs->run_flops);
   *costs = (ChainCosts){0};
 }
@@ -85,7 +108,7 @@ void optimization_chain_costs_free(ChainCosts *costs) {
 
 /* A choice for all blocks before a boundary. */
 typedef struct Choice {
-  int64_t saved_bytes, flops;
+  int64_t saved_bytes[CHAIN_PASSES], flops;
   int32_t before; /* the choice it extends: at the boundary it began at, which one there */
   int32_t length; /* of the run that extends it; 0: by a block that is kept */
 } Choice;
@@ -107,41 +130,68 @@ static void add(Choices *choices, Choice choice) {
 static int compare(const void *a, const void *b) {
   const Choice *x = a, *y = b;
   if (x->flops != y->flops) return x->flops < y->flops ? -1 : 1;
-  return (x->saved_bytes < y->saved_bytes) - (x->saved_bytes > y->saved_bytes);
+  for (int pass = CHAIN_PASSES - 1; pass >= 0; pass--)
+    if (x->saved_bytes[pass] != y->saved_bytes[pass])
+      return x->saved_bytes[pass] > y->saved_bytes[pass] ? -1 : 1;
+  return 0;
 }
 
-/* Leaves those that save more than every cheaper one. */
+/* Whether a cheaper one saves as much in both passes. */
+static bool is_dominated(const Choices *choices, int32_t kept, const Choice *choice) {
+  for (int32_t i = kept - 1; i >= 0; i--) {
+    const Choice *other = &choices->items[i];
+    if (other->saved_bytes[IN_FORWARD] >= choice->saved_bytes[IN_FORWARD] &&
+        other->saved_bytes[IN_BACKWARD] >= choice->saved_bytes[IN_BACKWARD])
+      return true;
+  }
+  return false;
+}
+
 static void prune(Choices *choices) {
   int32_t kept = 0;
   if (choices->count > 1) qsort(choices->items, (size_t)choices->count, sizeof *choices->items, compare);
-  for (int32_t i = 0; i < choices->count; i++) {
-    if (kept > 0 && choices->items[i].saved_bytes <= choices->items[kept - 1].saved_bytes) continue;
-    choices->items[kept++] = choices->items[i];
-  }
+  for (int32_t i = 0; i < choices->count; i++)
+    if (!is_dominated(choices, kept, &choices->items[i])) choices->items[kept++] = choices->items[i];
   choices->count = kept;
+}
+
+/* The most live in a block or a run after what earlier runs save. */
+static int64_t peak_here(int64_t *const peak_bytes[CHAIN_PASSES], int32_t at,
+                         const int64_t saved_bytes[CHAIN_PASSES]) {
+  int64_t forward = peak_bytes[IN_FORWARD][at] - saved_bytes[IN_FORWARD];
+  int64_t backward = peak_bytes[IN_BACKWARD][at] - saved_bytes[IN_BACKWARD];
+  return forward > backward ? forward : backward;
 }
 
 /* Every way to go on from a choice at a boundary that stays under the limit. */
 static void extend(const ChainCosts *costs, int64_t limit_bytes, Choices *at, int32_t block, int32_t which) {
-  const Choice choice = at[block].items[which];
-  if (costs->kept_peak_bytes[block] - choice.saved_bytes <= limit_bytes)
-    add(&at[block + 1], (Choice){choice.saved_bytes, choice.flops, which, 0});
+  Choice choice = at[block].items[which];
+  choice.before = which;
+  choice.length = 0;
+  if (peak_here(costs->kept_peak_bytes, block, choice.saved_bytes) <= limit_bytes)
+    add(&at[block + 1], choice);
   for (int32_t last = block; last < costs->blocks; last++) {
     int32_t run = block * costs->blocks + last;
-    if (costs->run_peak_bytes[run] - choice.saved_bytes > limit_bytes) continue;
-    add(&at[last + 1], (Choice){choice.saved_bytes + costs->run_saved_bytes[run],
-                                choice.flops + costs->run_flops[run], which, last - block + 1});
+    if (peak_here(costs->run_peak_bytes, run, choice.saved_bytes) > limit_bytes) continue;
+    Choice longer = choice;
+    longer.length = last - block + 1;
+    longer.flops += costs->run_flops[run];
+    for (int pass = 0; pass < CHAIN_PASSES; pass++)
+      longer.saved_bytes[pass] += costs->run_saved_bytes[pass][run];
+    add(&at[last + 1], longer);
   }
 }
 
 /* The peak of a plan whose runs are known. */
 static int64_t peak_of(const ChainCosts *costs, const int32_t *length) {
-  int64_t peak_bytes = 0, saved_bytes = 0;
+  int64_t peak_bytes = 0, saved_bytes[CHAIN_PASSES] = {0};
   for (int32_t block = 0; block < costs->blocks; block += length[block] ? length[block] : 1) {
     int32_t run = block * costs->blocks + block + length[block] - 1;
-    int64_t here = (length[block] ? costs->run_peak_bytes[run] : costs->kept_peak_bytes[block]) - saved_bytes;
+    int64_t here = length[block] ? peak_here(costs->run_peak_bytes, run, saved_bytes)
+                                 : peak_here(costs->kept_peak_bytes, block, saved_bytes);
     if (here > peak_bytes) peak_bytes = here;
-    if (length[block]) saved_bytes += costs->run_saved_bytes[run];
+    for (int pass = 0; pass < CHAIN_PASSES && length[block]; pass++)
+      saved_bytes[pass] += costs->run_saved_bytes[pass][run];
   }
   return peak_bytes;
 }

@@ -38,13 +38,15 @@ void optimization_drop_runs(Graph *graph, const int32_t *run);
 Status optimization_checkpoint_auto(Program *program, int64_t budget_bytes, const Target *target) VL_CHECKED;
 
 /* What recomputation costs and saves in a chain of blocks, in which backward goes through the blocks in
- * reverse: everything adds up. Blocks count from 0 here; a run is [first * blocks + last]. */
+ * reverse: everything adds up. Blocks count from 0 here; a run is [first * blocks + last]. Of a pair the
+ * first is for forward, the second for backward: between them the cache of casts is emptied. */
+enum { IN_FORWARD = 0, IN_BACKWARD, CHAIN_PASSES };
 typedef struct ChainCosts {
   int32_t blocks;
-  int64_t *kept_peak_bytes; /* by block: most live in its forward and backward when all blocks keep theirs */
-  int64_t *run_peak_bytes;  /* by run: the same of its blocks when that run alone is recomputed */
-  int64_t *run_saved_bytes; /* by run: what it no longer holds from its forward to its backward */
-  int64_t *run_flops;       /* by run: repeated */
+  int64_t *kept_peak_bytes[CHAIN_PASSES]; /* by block: most live in it when all blocks keep theirs */
+  int64_t *run_peak_bytes[CHAIN_PASSES];  /* by run: most live in its blocks when it alone is recomputed */
+  int64_t *run_saved_bytes[CHAIN_PASSES]; /* by run: what it no longer holds while other blocks run */
+  int64_t *run_flops;                     /* by run: repeated */
 } ChainCosts;
 
 /* A choice of runs. */

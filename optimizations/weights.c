@@ -67,6 +67,7 @@ static Status check(const Program *program, const char *value, const Recipe *rec
 static Status apply(Program *program, const char *value, const Target *target) {
   (void)target;
   Graph *graph = program->graph;
+  if (strcmp(value, "on-use") == 0) program->cast_cache = false;
   for (int32_t i = 0; i < graph->node_count && strcmp(value, "on-use") == 0;) {
     Node *node = graph->nodes[i];
     for (int32_t k = 0; node->segment == SEGMENT_BACKWARD && k < node->input_count; k++) {

@@ -95,14 +95,38 @@ static bool needed_after_step(const Program *program, const Buffer *buffer) {
   return loss || logits || (buffer->storage->role == ROLE_GRADIENT && !program->release_gradients);
 }
 
+/* torch.autocast keeps what it made of a weight until forward ends. */
+static bool is_cached(const Program *program, const Buffer *buffer) {
+  const Node *node = buffer->storage->root->producer;
+  bool of_weight = node && node->segment == SEGMENT_FORWARD && strcmp(node->op->name, "cast") == 0 &&
+                   node->inputs[0]->storage->role == ROLE_PARAMETER;
+  return program->cast_cache && of_weight && buffer->pass == 0 && buffer->tier == TIER_DEVICE;
+}
+
+static int32_t later(int32_t a, int32_t b) { return a > b ? a : b; }
+
+/* The last instance before the micro-batch's backward. */
+static int32_t forward_end(const Schedule *schedule, int32_t micro_batch) {
+  int32_t end = -1;
+  for (int32_t i = 0; i < schedule->instance_count; i++) {
+    const Instance *instance = &schedule->instances[i];
+    if (instance->micro_batch != micro_batch) continue;
+    if (instance->node->segment != SEGMENT_FORWARD) break;
+    end = i;
+  }
+  return end;
+}
+
 static void release(Machine *machine, int32_t at, int32_t id) {
   const Buffer *buffer = &machine->schedule->buffers[id];
   if (!machine->held[id])
     fail_msg("%s (pass %d) is released and not held", buffer->storage->name, buffer->pass);
   if (machine->arriving[id] || machine->leaving[id])
     fail_msg("%s (pass %d) is released at %d while it is copied", buffer->storage->name, buffer->pass, at);
-  int32_t end = needed_after_step(machine->program, buffer) ? machine->schedule->instance_count - 1
-                                                            : machine->last_touch[id];
+  int32_t end = machine->last_touch[id];
+  if (is_cached(machine->program, buffer))
+    end = later(end, forward_end(machine->schedule, buffer->micro_batch));
+  if (needed_after_step(machine->program, buffer)) end = machine->schedule->instance_count - 1;
   if (at != end)
     fail_msg("%s (pass %d) is released at %d, not at %d", buffer->storage->name, buffer->pass, at, end);
   machine->held[id] = false;
