@@ -20,6 +20,13 @@ enum { STEPS = 3, SEED = 3 };
 static const char *device_name = "reference";
 static const int64_t mib_bytes = INT64_C(1) << 20;
 
+/* A sanitizer holds on to what was freed, and the process so to more than it uses. */
+#ifdef __SANITIZE_ADDRESS__
+static const bool frees_are_kept = true;
+#else
+static const bool frees_are_kept = false;
+#endif
+
 static bool on_cpu(void) { return strcmp(device_name, "cpu") == 0; }
 
 /* ---- BERT in small, dropout on -------------------------------------------------------------------------------- */
@@ -61,6 +68,7 @@ static void bert_is_bitwise_equal(void **state) {
   (void)state;
   static const char *const recipes[] = {"",
                                         "amp=bf16 ",
+                                        "amp=fp16 ",
                                         "checkpoint=1 ",
                                         "accumulate=2 ",
                                         "update=in-backward ",
@@ -300,7 +308,8 @@ static void resident_memory_falls(void **state) {
   print_message("reserved falls by %lld MiB, resident by %lld MiB\n", (long long)(saved_bytes / mib_bytes),
                 (long long)(resident_bytes / mib_bytes));
   assert_true(saved_bytes > without.peak_reserved_bytes / 3);
-  assert_in_range(resident_bytes, saved_bytes - 16 * mib_bytes, saved_bytes + 16 * mib_bytes);
+  if (!frees_are_kept)
+    assert_in_range(resident_bytes, saved_bytes - 16 * mib_bytes, saved_bytes + 16 * mib_bytes);
   assert_true(with.needed_bytes < without.needed_bytes);
   assert_true(with.evicted_bytes > 0 && with.offload_stall_s >= 0.0);
   assert_int_equal(without.evicted_bytes, -1);
