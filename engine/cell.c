@@ -69,9 +69,9 @@ static Status check_division(const Cell *cell) {
   int64_t accumulate = vl_accumulate_count(&cell->recipe), global = spec->global_batch,
           micro = spec->micro_batch;
   if (spec->inference && accumulate != 1) {
-    const char *value = vl_recipe_value(&cell->recipe, "accumulate");
-    return vl_error(VL_INVALID, "accumulate=%s with inference: there are no gradients to add up",
-                    value ? value : "...");
+    const char *key = vl_recipe_value(&cell->recipe, "accumulate") ? "accumulate" : "accumulate-wrong";
+    return vl_error(VL_INVALID, "%s=%s with inference: there are no gradients to add up", key,
+                    vl_recipe_value(&cell->recipe, key));
   }
   if (accumulate == 0) {
     if (spec->capacity_bytes > 0 || spec->profile[0]) return vl_ok();

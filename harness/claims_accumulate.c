@@ -159,15 +159,15 @@ void vl_decide_retained_graph(const Claim *claim, const RecordSet *cells, Findin
     bool holds = rate > 0 && error <= vl_claim_number(claim, "rate_error");
     exact += holds;
     other += !holds;
-    const json_t *largest = json_array_get(json_object_get(record, "leaks"), 0);
+    const json_t *leaks = json_object_get(record, "leaks"), *largest = json_array_get(leaks, 0);
+    size_t count = json_array_size(leaks);
     const char *name = vl_record_text(largest, "name"), *scope = vl_record_text(largest, "scope");
     say(finding,
-        "%s%s, batch %lld: %lld bytes more after every step, %lld of them in %zu tensors named, most in %s "
-        "of "
-        "%s; none without retain-graph",
+        "%s%s, batch %lld: %lld bytes more after every step, %lld of them in %zu%s tensors named, most in "
+        "%s of %s; none without retain-graph",
         finding->numbers[0] != '\0' ? "; " : "", vl_record_text(record, "case"),
-        (long long)vl_record_integer(record, "global_batch"), (long long)rate, (long long)named,
-        json_array_size(json_object_get(record, "leaks")), name != NULL ? name : "nothing",
+        (long long)vl_record_integer(record, "global_batch"), (long long)rate, (long long)named, count,
+        count == VL_MAX_LEAKS ? " and more" : "", name != NULL ? name : "nothing",
         scope != NULL ? scope : "nothing");
   }
   if (exact + other == 0) say(finding, "missing: a run that keeps its graphs beside one that does not");
