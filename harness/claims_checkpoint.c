@@ -46,19 +46,28 @@ static Verdict verdict_of(Votes votes) {
 
 /* ---- checkpoint-cost ---------------------------------------------------------------------------------------------- */
 
+/* A vote needs the whole interval of the measurement on one side of the region's ends; without an interval
+ * (fewer than 6 steps) the median has it. */
+static bool is_decisive(double low, double high, double region_low, double region_high) {
+  bool inside = low >= region_low && high <= region_high, outside = high < region_low || low > region_high;
+  return !isfinite(low) || !isfinite(high) || inside || outside;
+}
+
 void vl_decide_checkpoint_cost(const Claim *claim, const RecordSet *cells, Finding *finding) {
   Votes votes = {0};
+  double region_low = vl_claim_number(claim, "low"), region_high = vl_claim_number(claim, "high");
   for (int32_t i = 0; i < cells->count; i++) {
     if (!vl_checkpoint_is_first(cells, i)) continue;
     const json_t *baseline = vl_checkpoint_find(cells, cells->records[i], CHECKPOINT_NONE, 0);
     const json_t *every = vl_checkpoint_find(cells, cells->records[i], CHECKPOINT_BLOCKS, 1);
     if (baseline == NULL || every == NULL) continue;
     double low, high, cost = vl_checkpoint_measured(cells, baseline, every, &low, &high);
-    if (isfinite(cost))
-      count_vote(&votes, cost >= vl_claim_number(claim, "low") && cost <= vl_claim_number(claim, "high"));
+    bool decisive = isfinite(cost) && is_decisive(low, high, region_low, region_high);
+    if (decisive) count_vote(&votes, cost >= region_low && cost <= region_high);
     say_job(finding, baseline);
     if (isfinite(cost)) say(finding, "%+.1f %% of the baseline's step time", 100 * cost);
     if (isfinite(low)) say(finding, " (%+.1f to %+.1f)", 100 * low, 100 * high);
+    if (isfinite(cost) && !decisive) say(finding, ", too wide to decide");
     say(finding, "%scounted %+.1f %% FLOPs", isfinite(cost) ? ", " : "no time; ",
         100 * vl_checkpoint_counted(every));
   }

@@ -61,7 +61,7 @@ static double gib(const json_t *record, const char *column) {
 
 /* What the points of a figure reach. */
 typedef struct Reach {
-  double interval, gib, share;
+  double interval, gib, share, least_share;
   bool timed, banded;
 } Reach;
 
@@ -86,8 +86,10 @@ static void write_interval(const RecordSet *cells, const json_t *baseline, const
   out->points += isfinite(values[0]);
   reach->interval = (double)its.interval;
   reach->gib = fmax(reach->gib, isfinite(values[0]) ? values[0] : 0);
-  for (int i = 2; i < 6; i++)
+  for (int i = 2; i < 6; i++) {
     reach->share = fmax(reach->share, isfinite(values[i]) ? values[i] : 0);
+    reach->least_share = fmin(reach->least_share, isfinite(values[i]) ? values[i] : 0);
+  }
   reach->timed = reach->timed || isfinite(measured);
   reach->banded = reach->banded || values[1] < values[0];
 }
@@ -130,10 +132,12 @@ Status vl_select_checkpoint(const PlotInput *input, const Workload *workload, co
     free(intervals.records);
   }
   fprintf(out->variables,
-          "banded = %d\ntimed = %d\npredicted = %d\nbody = 560\nkmax = %.9g\nymax = %.9g\nsharemax = "
+          "banded = %d\ntimed = %d\npredicted = %d\nbody = 560\nkmax = %.9g\nymax = %.9g\nsharemin = "
+          "%.9g\nsharemax = "
           "%.9g\n",
           reach.banded, reach.timed, job != NULL && vl_record_is_predicted(job),
-          reach.interval > 0 ? reach.interval : 1, reach.gib > 0 ? reach.gib * 1.15 : 1, reach.share * 1.25);
+          reach.interval > 0 ? reach.interval : 1, reach.gib > 0 ? reach.gib * 1.15 : 1,
+          reach.least_share * 1.1, reach.share * 1.3);
   free(cells.records);
   return vl_ok();
 }

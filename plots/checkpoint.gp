@@ -1,4 +1,4 @@
-# title: What a checkpoint every k blocks needs and costs
+# title: A checkpoint every k blocks
 # help: Needed memory and repeated work over the number of blocks between two checkpoints, with the best by theory
 # select: checkpoint layer=block
 unset key
@@ -33,14 +33,14 @@ unset arrow 2
 set tmargin at screen 1 - (head + 320.0) / height
 set bmargin at screen 58.0 / height
 set format x "%g"
-set yrange [0:sharemax]
+set yrange [sharemin:sharemax]
 set ylabel "above the baseline (%)" offset 0.5,0
 set xlabel "k, blocks a checkpoint (the last run is not repeated)"
 set key at graph 0.99, graph 0.97 top right vertical maxcols 1 Left reverse samplen 3
 if (timed) {
-  plot dat using 1:4 with linespoints linecolor 3 pointtype 9 pointsize 1.0 title "FLOPs, counted", \
-       dat using 1:5 with linespoints linecolor 4 pointtype 13 pointsize 1.0 title "step time, measured", \
-       dat using 1:(is_known($6) ? $5 : NaN):6:7 with yerrorbars linecolor 4 pointtype 0 notitle
+  plot dat using 1:(is_known($6) ? $5 : NaN):6:7 with yerrorbars linecolor rgb "#e3b5cf" pointtype 7 pointsize 0.1 notitle, \
+       dat using 1:4 with linespoints linecolor 3 pointtype 9 pointsize 1.0 title "FLOPs, counted", \
+       dat using 1:5 with linespoints linecolor 4 pointtype 13 pointsize 1.0 title "step time, measured"
 } else {
   plot dat using 1:4 with linespoints linecolor 3 pointtype 8 pointsize 1.0 title "FLOPs, counted"
 }

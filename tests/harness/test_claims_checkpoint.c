@@ -17,6 +17,7 @@ typedef struct Cell {
   bool predicted;
   double needed_gib, step_s, repeated; /* share of the step without repeating */
   double low_gib;                      /* of a profile; 0: as needed */
+  double spread;                       /* of the step's interval, to both sides, as a share of it */
 } Cell;
 
 static void add(SyntheticSet *set, const Cell *cell) {
@@ -38,7 +39,11 @@ static void add(SyntheticSet *set, const Cell *cell) {
                       json_integer(flops + (int64_t)(cell->repeated * (double)flops)));
   json_object_set_new(record, "checkpoint_blocks_optimum", json_real(0.8));
   json_object_set_new(record, "checkpoint_ops_optimum", json_real(21.7));
-  if (cell->step_s > 0) json_object_set_new(record, "step_s", json_real(cell->step_s));
+  if (cell->step_s > 0) {
+    json_object_set_new(record, "step_s", json_real(cell->step_s));
+    json_object_set_new(record, "step_s_low", json_real(cell->step_s * (1 - cell->spread)));
+    json_object_set_new(record, "step_s_high", json_real(cell->step_s * (1 + cell->spread)));
+  }
   synthetic_add(set, record);
 }
 
@@ -78,6 +83,13 @@ static void cost_is_step_time_over_the_baselines(void **state) {
                               {"bert-base", "checkpoint=1", .needed_gib = 2, .step_s = 0.40, .repeated = 0.3},
                               {"resnet50", "baseline", .needed_gib = 4, .step_s = 0.30},
                               {"resnet50", "checkpoint=1", .needed_gib = 2, .step_s = 0.45, .repeated = 0.3}};
+  /* 1.33 x 0.95 / 1.05 to 1.33 x 1.05 / 0.95: from 21 to 47 %, beyond both ends of the region. */
+  static const Cell noisy[] = {
+      {"bert-base", "baseline", .needed_gib = 4, .step_s = 0.30, .spread = 0.05},
+      {"bert-base", "checkpoint=1", .needed_gib = 2, .step_s = 0.40, .repeated = 0.3, .spread = 0.05}};
+  static const Cell steady[] = {
+      {"bert-base", "baseline", .needed_gib = 4, .step_s = 0.30, .spread = 0.01},
+      {"bert-base", "checkpoint=1", .needed_gib = 2, .step_s = 0.40, .repeated = 0.3, .spread = 0.01}};
   static const Cell untimed[] = {
       {"bert-base", "baseline", .predicted = true, .needed_gib = 4},
       {"bert-base", "checkpoint=1", .predicted = true, .needed_gib = 2, .repeated = 0.3}};
@@ -88,6 +100,8 @@ static void cost_is_step_time_over_the_baselines(void **state) {
   ASSERT_VERDICT("ckpt-cost", third, VERDICT_SUPPORTED, "counted +30.0 % FLOPs");
   ASSERT_VERDICT("ckpt-cost", half, VERDICT_REFUTED, "+50.0 %");
   ASSERT_VERDICT("ckpt-cost", both, VERDICT_AMBIGUOUS, "resnet50");
+  ASSERT_VERDICT("ckpt-cost", noisy, VERDICT_UNDECIDED, "(+20.6 to +47.4), too wide to decide");
+  ASSERT_VERDICT("ckpt-cost", steady, VERDICT_SUPPORTED, "(+30.7 to +36.0), counted");
   ASSERT_VERDICT("ckpt-cost", untimed, VERDICT_UNDECIDED, "no time; counted +30.0 % FLOPs");
   ASSERT_VERDICT("ckpt-cost", other_precision, VERDICT_UNDECIDED, "missing: a job with the baseline");
 }
