@@ -34,8 +34,9 @@ static Status apply(Program *program, const char *value, const Target *target) {
 const Optimization optimization_loss_scale = {
     .name = "loss-scale",
     .also_called = "loss scaling, gradient scaling, GradScaler, dynamic loss scale, static loss scale",
-    .turn_on = "scaler = torch.amp.GradScaler(); scaler.scale(loss).backward(); scaler.step(optimizer); "
-               "scaler.update()",
+    .turn_on =
+        "scaler = torch.amp.GradScaler(device_type); scaler.scale(loss).backward(); scaler.step(optimizer); "
+        "scaler.update()",
     .values = "dynamic, off, or a number above 0",
     .help = "scale the loss for fp16 gradients, skip steps that overflow (amp=fp16: dynamic by itself)",
     .phase = PHASE_PRECISION,

@@ -291,7 +291,8 @@ static void others_change_nothing_of_them(void **state) {
   (void)state;
   static const char *const bases[] = {
       "loss-chunks=3 optimizer-state=8bit", "amp=bf16 loss-chunks=3 optimizer-state=8bit",
-      "accumulate=2 loss-chunks=3 optimizer-state=8bit", "freeze=1 amp=bf16 loss-chunks=3 accumulate=2"};
+      "accumulate=2 loss-chunks=3 optimizer-state=8bit", "freeze=1 amp=bf16 loss-chunks=3 accumulate=2",
+      "amp=fp16 loss-chunks=3 optimizer-state=8bit"};
   static const char *const added[] = {"checkpoint=1", "checkpoint=selective", "inplace=all",
                                       "offload=activations"};
   for (size_t b = 0; b < COUNT(bases); b++) {
