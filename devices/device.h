@@ -39,6 +39,7 @@ typedef struct DeviceDescription {
   double host_bytes_per_s; /* a profile: copies to or from host memory; 0: not known */
   bool predicts;           /* numbers are predicted, not measured */
   bool has_time;           /* false: memory only, no step time */
+  bool has_tf32;           /* fp32 products may run in TF32 */
 } DeviceDescription;
 
 typedef struct DeviceInterface {

@@ -28,6 +28,7 @@ static void describe(const Device *device, DeviceDescription *description) {
   description->host_bytes_per_s = profile->host_bytes_per_s;
   description->predicts = true;
   description->has_time = profile->has_time;
+  description->has_tf32 = profile->has_bf16; /* both from compute capability 8.0 on */
 }
 
 static Status supports(Device *device, const Node *node) {

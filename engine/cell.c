@@ -247,6 +247,10 @@ static Status open_device(Cell *cell) {
                            .offload_directory = spec->offload_directory[0] ? spec->offload_directory : NULL};
   VL_TRY(vl_device_open(spec->device, &options, &cell->device));
   cell->device->interface->describe(cell->device, &cell->result->device);
+  if (vl_recipe_value(&cell->recipe, "precision") && !cell->result->device.has_tf32)
+    return vl_error(VL_UNSUPPORTED,
+                    "precision=tf32: %s (%s) has none; GPUs of compute capability 8.0 and up do",
+                    cell->result->device.name, cell->result->device.hardware);
   snprintf(cell->result->provenance, sizeof cell->result->provenance, "%s",
            cell->result->device.predicts ? "predicted" : "measured");
   cell->driver_start_bytes = cell->device->interface->driver_bytes(cell->device);

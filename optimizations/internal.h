@@ -9,7 +9,7 @@ extern const Optimization optimization_accumulate, optimization_attention, optim
     optimization_update, optimization_checkpoint, optimization_recompute, optimization_freeze,
     optimization_loss_chunks, optimization_optimizer_state, optimization_dropout, optimization_layer_norm,
     optimization_inplace_abn, optimization_offload, optimization_loss_scale, optimization_clip,
-    optimization_accumulate_wrong, optimization_retain_graph;
+    optimization_accumulate_wrong, optimization_retain_graph, optimization_precision;
 
 /* VL_INVALID for a value that is not in the comma-separated list. */
 Status optimization_one_of(const Optimization *of, const char *value, const char *accepted) VL_CHECKED;

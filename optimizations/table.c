@@ -6,16 +6,13 @@
 
 /* In canonical order: phase first. A new optimization is a file and a line here. */
 static const Optimization *const table[] = {
-    &optimization_inplace_abn,  &optimization_fuse,
-    &optimization_pool_index,   &optimization_freeze,
-    &optimization_loss_chunks,  &optimization_amp,
-    &optimization_loss_scale,   &optimization_clip,
-    &optimization_attention,    &optimization_layer_norm,
-    &optimization_dropout,      &optimization_optimizer_state,
-    &optimization_weights,      &optimization_inplace,
-    &optimization_update,       &optimization_accumulate,
-    &optimization_checkpoint,   &optimization_recompute,
-    &optimization_offload,      &optimization_accumulate_wrong,
+    &optimization_inplace_abn,     &optimization_fuse,        &optimization_pool_index,
+    &optimization_freeze,          &optimization_loss_chunks, &optimization_amp,
+    &optimization_precision,       &optimization_loss_scale,  &optimization_clip,
+    &optimization_attention,       &optimization_layer_norm,  &optimization_dropout,
+    &optimization_optimizer_state, &optimization_weights,     &optimization_inplace,
+    &optimization_update,          &optimization_accumulate,  &optimization_checkpoint,
+    &optimization_recompute,       &optimization_offload,     &optimization_accumulate_wrong,
     &optimization_retain_graph,
 };
 

@@ -352,6 +352,25 @@ static void emulated_cells_say_so(void **state) {
   vl_cell_result_clear(&card);
 }
 
+static void tf32_needs_a_card_that_has_it(void **state) {
+  (void)state;
+  static const struct {
+    const char *device, *profile, *status;
+  } cases[] = {{"cpu", "", "unsupported"},
+               {"plan", "", "unsupported"},
+               {"plan", "V100-32GB", "unsupported"},
+               {"plan", "A100-80GB", "ok"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    CellSpec spec = small_bert();
+    snprintf(spec.device, sizeof spec.device, "%s", cases[i].device);
+    snprintf(spec.profile, sizeof spec.profile, "%s", cases[i].profile);
+    CellResult result = run_recipe(spec, "precision=tf32");
+    assert_string_equal(result.status, cases[i].status);
+    if (strcmp(result.status, "ok") != 0) assert_non_null(strstr(result.error, "compute capability 8.0"));
+    vl_cell_result_clear(&result);
+  }
+}
+
 /* Watching changes no number; a scale that is too large overflows and is found where it does. */
 static void monitors_tell_of_every_step(void **state) {
   (void)state;
@@ -609,6 +628,7 @@ int main(void) {
       cmocka_unit_test(accumulation_adapts_to_the_capacity),
       cmocka_unit_test(running_out_of_memory_is_a_result_f1),
       cmocka_unit_test(emulated_cells_say_so),
+      cmocka_unit_test(tf32_needs_a_card_that_has_it),
       cmocka_unit_test(monitors_tell_of_every_step),
       cmocka_unit_test(divergence_is_a_result),
       cmocka_unit_test(a_request_to_stop_ends_after_the_step),

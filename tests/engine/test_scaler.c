@@ -284,6 +284,49 @@ static void small_gradients_need_the_scale_c7(void **state) {
   }
 }
 
+/* Layer norm of constant rows in f16, by one op or by primitives: the bias, and no NaN, since everything
+ * between input and output is f32. */
+static void normalise_constant(const char *recipe, int64_t width, double value, double epsilon, double bias) {
+  Graph *graph = vl_graph_create("constant");
+  Program program;
+  Job job;
+  Tensor *x = vl_graph_input(graph, "x", DTYPE_F32, 2, (int64_t[]){2, width}, 0), *half;
+  Tensor *gain =
+      vl_graph_parameter(graph, "gain", ROLE_PARAMETER, DTYPE_F32, 1, &width, (Init){INIT_CONSTANT, 1});
+  Tensor *beta =
+      vl_graph_parameter(graph, "beta", ROLE_PARAMETER, DTYPE_F32, 1, &width, (Init){INIT_CONSTANT, bias});
+  vl_program_init(&program, graph);
+  Node *norm;
+  OpParams params = {.epsilon = epsilon};
+  require_ok(vl_apply(graph, "cast", &(OpParams){.dtype = DTYPE_F16}, &x, 1, &half));
+  require_ok(vl_graph_add(graph, "layer_norm", &params, (Tensor *[]){half, gain, beta}, 3, &norm));
+  require_ok(vl_apply(graph, "cast", &(OpParams){.dtype = DTYPE_F16}, norm->outputs, 1, &program.logits));
+  job_open(&job, device_name, &program, recipe, SEED, 0);
+  float *rows = vl_allocate((size_t)(2 * width) * sizeof *rows),
+        *y = vl_allocate((size_t)(2 * width) * sizeof *y);
+  for (int64_t i = 0; i < 2 * width; i++)
+    rows[i] = (float)value;
+  StepResult result;
+  require_ok(vl_inputs_write(job.inputs, "x", rows, 2 * width * (int64_t)sizeof *rows));
+  require_ok(vl_run_step(&job.run, job.inputs, &result, y));
+  for (int64_t i = 0; i < 2 * width; i++)
+    if (!(fabs((double)y[i] - bias) < 1e-3))
+      fail_msg("%s, %lld of %g, epsilon %g: %g instead of %g", recipe, (long long)width, value, epsilon,
+               (double)y[i], bias);
+  free(rows);
+  free(y);
+  job_close(&job);
+}
+
+static void constant_rows_become_the_bias_in_fp16_c9(void **state) {
+  (void)state;
+  static const char *const recipes[] = {"baseline", "amp=fp16", "amp=fp16 layer-norm=composed"};
+  static const int64_t widths[] = {1, 10, 33, 1025};
+  for (int i = 0; i < 3 * 4 * 2 * 2 * 2; i++)
+    normalise_constant(recipes[i % 3], widths[i / 3 % 4], i / 12 % 2 ? 3.0 : 0.0, i / 24 % 2 ? 1e-12 : 1e-5,
+                       i / 48 % 2 ? 0.25 : 0.0);
+}
+
 static void combinations_without_sense_are_refused(void **state) {
   (void)state;
   static const struct {
@@ -323,6 +366,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(clipping_is_of_unscaled_gradients_c5),
       cmocka_unit_test(only_fp16_has_a_scaler_c7),
       cmocka_unit_test(small_gradients_need_the_scale_c7),
+      cmocka_unit_test(constant_rows_become_the_bias_in_fp16_c9),
       cmocka_unit_test(combinations_without_sense_are_refused),
   };
   if (argc > 1) device_name = argv[1];
