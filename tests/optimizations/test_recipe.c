@@ -148,6 +148,117 @@ static void the_weakest_promise_counts(void **state) {
   }
 }
 
+/* ---- Every key ---------------------------------------------------------------------------------------------------------- */
+
+/* A value of each key that is no part of stack=vramlab. A new optimization has a line here. */
+static const char *const samples[][2] = {
+    {"inplace-abn", "0.01"},
+    {"fuse", "residual-norm"},
+    {"pool-index", "u8"},
+    {"freeze", "embeddings"},
+    {"loss-chunks", "4"},
+    {"amp", "fp16"},
+    {"loss-scale", "off"},
+    {"clip", "1"},
+    {"attention", "materialised"},
+    {"layer-norm", "composed"},
+    {"dropout", "stored"},
+    {"optimizer-state", "8bit"},
+    {"weights", "cached"},
+    {"inplace", "source"},
+    {"update", "in-backward"},
+    {"accumulate", "2"},
+    {"checkpoint", "2"},
+    {"recompute", "norm"},
+    {"offload", "optimizer"},
+    {"accumulate-wrong", "2"},
+    {"retain-graph", "every-step"},
+};
+enum { SAMPLES = sizeof samples / sizeof *samples };
+
+static const char *sample_of(const Optimization *optimization) {
+  for (int32_t i = 0; i < SAMPLES; i++)
+    if (strcmp(samples[i][0], optimization->name) == 0) return samples[i][1];
+  fail_msg("no sample value of %s", optimization->name);
+  return NULL;
+}
+
+/* "a=1 b=2", with the stack's name in front when there is one. */
+static void join(char text[256], const char *stack, const Optimization *a, const Optimization *b) {
+  int used = snprintf(text, 256, "%s%s%s=%s", stack, *stack ? " " : "", a->name, sample_of(a));
+  if (b) snprintf(text + used, 256 - (size_t)used, " %s=%s", b->name, sample_of(b));
+}
+
+/* One text for both orders, the table's; what two keys refuse together, they refuse in both. */
+static void every_pair_of_keys_has_one_text(void **state) {
+  (void)state;
+  int32_t count;
+  const Optimization *const *all = vl_optimization_all(&count);
+  for (int32_t i = 0; i < count; i++) {
+    for (int32_t k = i + 1; k < count; k++) {
+      char forth[256], back[256], formatted[256];
+      Recipe recipe;
+      join(forth, "", all[i], all[k]);
+      join(back, "", all[k], all[i]);
+      Status status = vl_recipe_parse(forth, &recipe), other = vl_recipe_parse(back, &recipe);
+      assert_int_equal(status.code, other.code);
+      if (status.code != VL_OK) {
+        assert_string_equal(status.message, other.message);
+        continue;
+      }
+      vl_recipe_format(&recipe, formatted, sizeof formatted);
+      assert_string_equal(formatted, forth);
+    }
+  }
+}
+
+/* Whatever the second value. */
+static void every_key_given_twice_is_refused(void **state) {
+  (void)state;
+  int32_t count;
+  const Optimization *const *all = vl_optimization_all(&count);
+  for (int32_t i = 0; i < count; i++) {
+    char text[256], named[96];
+    join(text, "", all[i], all[i]);
+    snprintf(named, sizeof named, "%s is given twice", all[i]->name);
+    assert_refused(text, named, "");
+    snprintf(text, sizeof text, "%s=%s amp=bf16 %s=1", all[i]->name, sample_of(all[i]), all[i]->name);
+    if (strcmp(all[i]->name, "amp") != 0) assert_refused(text, named, "");
+  }
+}
+
+/* What the stack says by itself is left out of the text and another value is kept; a key it does not have is
+ * not there until it is given. */
+static void the_stack_expands_to_its_parts_and_no_more(void **state) {
+  (void)state;
+  Recipe stack;
+  int32_t count, parts = 0;
+  const Optimization *const *all = vl_optimization_all(&count);
+  require_ok(vl_recipe_parse("stack=vramlab", &stack));
+  assert_true(stack.stack_vramlab);
+  for (int32_t i = 0; i < count; i++) {
+    const char *implied = vl_recipe_value(&stack, all[i]->name);
+    char text[256], given[256], formatted[256];
+    Recipe recipe;
+    if (implied) {
+      parts++;
+      snprintf(given, sizeof given, "%s=%s stack=vramlab", all[i]->name, implied);
+      require_ok(vl_recipe_parse(given, &recipe));
+      assert_int_equal(recipe.count, stack.count);
+      vl_recipe_format(&recipe, formatted, sizeof formatted);
+      assert_string_equal(formatted, "stack=vramlab");
+      if (strcmp(implied, sample_of(all[i])) == 0) continue; /* it has one value only */
+    }
+    join(text, "stack=vramlab", all[i], NULL);
+    require_ok(vl_recipe_parse(text, &recipe));
+    assert_int_equal(recipe.count, stack.count + (implied ? 0 : 1));
+    assert_string_equal(vl_recipe_value(&recipe, all[i]->name), sample_of(all[i]));
+    vl_recipe_format(&recipe, formatted, sizeof formatted);
+    assert_string_equal(formatted, text);
+  }
+  assert_int_equal(parts, stack.count);
+}
+
 /* ---- Order ------------------------------------------------------------------------------------------------------------ */
 
 /* The whole program as text: graph and schedule. */
@@ -212,6 +323,9 @@ int main(void) {
       cmocka_unit_test(refusals_name_what_is_accepted),
       cmocka_unit_test(the_table_is_complete_and_in_phase_order),
       cmocka_unit_test(the_weakest_promise_counts),
+      cmocka_unit_test(every_pair_of_keys_has_one_text),
+      cmocka_unit_test(every_key_given_twice_is_refused),
+      cmocka_unit_test(the_stack_expands_to_its_parts_and_no_more),
       cmocka_unit_test(every_order_gives_the_same_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
