@@ -22,11 +22,13 @@ static bool same_text(const json_t *a, const json_t *b, const char *path) {
   return left == right || (left != NULL && right != NULL && strcmp(left, right) == 0);
 }
 
-/* Of a cell that ran; else NaN. */
-static double needed(const json_t *record) {
-  int64_t bytes = vl_record_has_status(record, "ok") ? vl_record_integer(record, "needed_bytes") : -1;
+/* Bytes of a cell that ran; else NaN. */
+static double bytes_of(const json_t *record, const char *column) {
+  int64_t bytes = vl_record_has_status(record, "ok") ? vl_record_integer(record, column) : -1;
   return bytes >= 0 ? (double)bytes : NAN;
 }
+
+static double needed(const json_t *record) { return bytes_of(record, "needed_bytes"); }
 
 static bool is_item(const char *item, const char *key) { return strncmp(item, key, strlen(key)) == 0; }
 
@@ -69,10 +71,11 @@ typedef struct LevelPair {
   bool binary;   /* that reading is GiB */
 } LevelPair;
 
-static LevelPair pair_of(const Claim *claim, const json_t *baseline, const json_t *optimized) {
+static LevelPair pair_of(const Claim *claim, const json_t *baseline, const json_t *optimized,
+                         const char *column) {
   LevelPair pair = {.baseline = baseline, .optimized = optimized};
-  pair.bytes[0] = needed(baseline);
-  pair.bytes[1] = needed(optimized);
+  pair.bytes[0] = bytes_of(baseline, column);
+  pair.bytes[1] = bytes_of(optimized, column);
   const double unit[2] = {1e9, 0x1p30};
   double off[2];
   for (int reading = 0; reading < 2; reading++)
@@ -95,6 +98,7 @@ static void say_pair(const LevelPair *pair, Finding *finding) {
 /* Pairs of the article's batch (`of_batch`) or of others, whose levels are not its own. */
 typedef struct Pairing {
   int32_t pairs, saving_alike, configurations, with_mixed_alone;
+  int32_t at_low_ends; /* configurations, by the lower ends of a profile's intervals */
   double least_saving, most_saving;
   LevelPair nearest;
 } Pairing;
@@ -118,13 +122,15 @@ static void match(const Claim *claim, const RecordSet *cells, const json_t *base
   enum { MOST_SAID = 4 };
   double tolerance = vl_claim_number(claim, "tolerance_gb"), low = vl_claim_number(claim, "baseline_gb"),
          high = vl_claim_number(claim, "optimized_gb");
-  bool matches = false, mixed_alone = false;
+  bool matches = false, mixed_alone = false, low_ends = false;
   for (int32_t i = 0; i < cells->count; i++) {
     const json_t *record = cells->records[i];
     Configuration its = configuration_of(record);
     if (!its.mixed || !same_configuration(baseline, record)) continue;
-    LevelPair pair = pair_of(claim, baseline, record);
+    LevelPair pair = pair_of(claim, baseline, record, "needed_bytes");
     if (!isfinite(pair.bytes[1])) continue;
+    LevelPair low_end = pair_of(claim, baseline, record, "needed_low_bytes");
+    low_ends = low_ends || (of_batch && its.checkpointed && low_end.off_gb <= tolerance);
     bool has_levels = of_batch && pair.off_gb <= tolerance;
     mixed_alone = mixed_alone || (has_levels && !its.checkpointed);
     if (!its.checkpointed) continue;
@@ -145,6 +151,7 @@ static void match(const Claim *claim, const RecordSet *cells, const json_t *base
   }
   pairing->configurations += matches;
   pairing->with_mixed_alone += mixed_alone;
+  pairing->at_low_ends += low_ends;
 }
 
 static void say_saving(const Claim *claim, const Pairing *pairing, Finding *finding) {
@@ -171,6 +178,8 @@ void vl_decide_level_pairs(const Claim *claim, const RecordSet *cells, Finding *
           own.configurations > 1 ? "s" : "", own.pairs);
     }
     say(finding, "; with mixed precision alone: %d", own.with_mixed_alone);
+    if (own.at_low_ends != own.configurations)
+      say(finding, "; at the lower ends of what the card's libraries take: %d", own.at_low_ends);
     say_saving(claim, &own, finding);
     return;
   }

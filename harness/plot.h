@@ -90,6 +90,8 @@ Status vl_select_growth(const PlotInput *input, const Workload *workload, const 
                         FigureData *out) VL_CHECKED;
 Status vl_select_recipes(const PlotInput *input, const Workload *workload, const char *options,
                          FigureData *out) VL_CHECKED;
+Status vl_select_parts(const PlotInput *input, const Workload *workload, const char *options,
+                       FigureData *out) VL_CHECKED;
 Status vl_select_timeline(const PlotInput *input, const Workload *workload, const char *options,
                           FigureData *out) VL_CHECKED;
 Status vl_select_checkpoint(const PlotInput *input, const Workload *workload, const char *options,

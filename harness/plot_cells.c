@@ -8,6 +8,7 @@
 /* ---- Recipes side by side --------------------------------------------------------------------------------------------- */
 
 enum { LABEL_COLUMNS = 27 }; /* what axis labels have room for */
+enum { MOST_ROWS = 32 };     /* more do not fit on a page */
 
 static void write_field(FILE *out, double value) {
   fputc(' ', out);
@@ -85,6 +86,11 @@ Status vl_select_recipes(const PlotInput *input, const Workload *workload, const
   Comparison *comparison = vl_allocate(sizeof(*comparison));
   vl_select_comparison(&cells, comparison);
   double top_memory = 0, top_speed = 0;
+  int32_t left_out = comparison->count > MOST_ROWS ? comparison->count - MOST_ROWS : 0;
+  comparison->count -= left_out;
+  if (left_out > 0)
+    snprintf(out->note, sizeof(out->note), "the first %d recipes; the table has %d more.", MOST_ROWS,
+             left_out);
   int32_t most_lines = 1, rows = comparison->count + comparison->peer_count;
   bool peers = comparison->peer_count > 0;
   fprintf(out->data,
@@ -114,6 +120,112 @@ Status vl_select_recipes(const PlotInput *input, const Workload *workload, const
       rows, comparison->peer_count, comparison->count > 0 && vl_record_is_predicted(comparison->rows[0]),
       top_speed > 0, top_memory > 0 ? top_memory * 1.25 : 1, top_speed > 0 ? top_speed * 1.25 : 1,
       70 + row_height * rows);
+  free(comparison);
+  free(cells.records);
+  return vl_ok();
+}
+
+/* ---- Parts of what each recipe needs, on a device on paper -------------------------------------------------------- */
+
+static bool is_on_paper(const json_t *record) { return vl_record_text(record, "profile") != NULL; }
+
+/* "28" at 28 GB, read as GiB: "SUITE:28,22" where a record belongs to the suite. Then the card's own memory.
+ */
+static void write_marks(FILE *out, const json_t *record, const char *options) {
+  char marks[64] = "", texts[256] = "", places[256] = "";
+  const char *suite = vl_record_text(record, "suite");
+  int32_t count = 0;
+  size_t length = suite != NULL ? strlen(suite) : 0;
+  if (vl_option_text(options, "marks", marks, sizeof(marks)) && length > 0 &&
+      strncmp(marks, suite, length) == 0 && marks[length] == ':')
+    for (char *at = marks + length; *at != '\0';) {
+      double value = strtod(at + 1, &at);
+      size_t used = strlen(texts), placed = strlen(places);
+      snprintf(texts + used, sizeof(texts) - used, "%s\"%g\"", count > 0 ? ", " : "", value);
+      snprintf(places + placed, sizeof(places) - placed, "%s%.9g", count > 0 ? ", " : "", value);
+      count++;
+    }
+  int64_t memory = vl_record_integer(record, "memory_bytes");
+  if (memory > 0) {
+    size_t used = strlen(texts), placed = strlen(places);
+    snprintf(texts + used, sizeof(texts) - used, "%s\"card\"", count > 0 ? ", " : "");
+    snprintf(places + placed, sizeof(places) - placed, "%s%.9g", count > 0 ? ", " : "",
+             (double)memory * 0x1p-30);
+    count++;
+  }
+  fprintf(out, "marks = %d\n", count);
+  if (count > 0)
+    fprintf(out, "array mark_texts[%d] = [%s]\narray mark_x[%d] = [%s]\n", count, texts, count, places);
+}
+
+/* A row of places where parts begin and end; returns where the last ends. */
+static double write_parts(FILE *out, int32_t row, const json_t *record, bool *used, int32_t *lines) {
+  MemoryParts parts = vl_record_parts(record);
+  bool ok = vl_record_has_status(record, "ok") && parts.complete;
+  const char *recipe = vl_record_text(record, "recipe"), *status = vl_record_text(record, "status");
+  double end = 0;
+  fprintf(out, "%d ", row);
+  *lines = vl_gnuplot_wrapped(out, recipe != NULL ? recipe : "unnamed", LABEL_COLUMNS + 6);
+  fprintf(out, " 0");
+  for (int32_t p = 0; p < VL_PART_COUNT; p++) {
+    int64_t bytes = ok && parts.bytes[p] > 0 ? parts.bytes[p] : 0;
+    used[p] = used[p] || bytes > 0;
+    end += (double)bytes * 0x1p-30;
+    fprintf(out, " %.9g", end);
+  }
+  if (ok)
+    fprintf(out, " \"%.1f\"\n", end);
+  else
+    fprintf(out, " \"%s\"\n", status == NULL ? "n/a" : strcmp(status, "oom") == 0 ? "OOM" : status);
+  return end;
+}
+
+Status vl_select_parts(const PlotInput *input, const Workload *workload, const char *options,
+                       FigureData *out) {
+  RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_OURS);
+  int32_t on_paper = 0, rows = 0, most_lines = 1, keys = 0;
+  for (int32_t i = 0; i < cells.count; i++)
+    if (is_on_paper(cells.records[i])) cells.records[on_paper++] = cells.records[i];
+  cells.count = on_paper;
+  Comparison *comparison = vl_allocate(sizeof(*comparison));
+  vl_select_comparison(&cells, comparison);
+  bool used[VL_PART_COUNT] = {false};
+  double top = 0;
+  fprintf(out->data, "# columns: row name begin");
+  for (int32_t p = 0; p < VL_PART_COUNT; p++)
+    fprintf(out->data, " %s", vl_part_name(p));
+  fprintf(out->data, " (ends, GiB) text\n");
+  for (; rows < comparison->count && rows < MOST_ROWS; rows++) {
+    int32_t lines = 1;
+    double end = write_parts(out->data, rows, comparison->rows[rows], used, &lines);
+    top = fmax(top, end);
+    out->points += end > 0;
+    most_lines = lines > most_lines ? lines : most_lines;
+  }
+  if (comparison->count == 0)
+    snprintf(out->note, sizeof(out->note), "no cell was planned for a device on paper.");
+  if (comparison->count > MOST_ROWS)
+    snprintf(out->note, sizeof(out->note), "the first %d of %d recipes; the table has all.", MOST_ROWS,
+             comparison->count);
+  if (comparison->count > 0) {
+    char what[96];
+    snprintf(what, sizeof(what), "batch %lld", (long long)comparison->batch);
+    vl_figure_subtitle(out, what, comparison->rows[0]);
+    write_marks(out->variables, comparison->rows[0], options);
+    int64_t memory = vl_record_integer(comparison->rows[0], "memory_bytes");
+    top = fmax(top, memory > 0 ? (double)memory * 0x1p-30 : 0);
+  }
+  fprintf(out->variables, "array parts_names[%d] = [", VL_PART_COUNT);
+  for (int32_t p = 0; p < VL_PART_COUNT; p++)
+    fprintf(out->variables, "%s\"%s\"", p > 0 ? ", " : "", vl_part_name(p));
+  fputs("]\nused = \" ", out->variables);
+  for (int32_t p = 0; p < VL_PART_COUNT; p++) {
+    if (used[p]) fprintf(out->variables, "%d ", p + 1);
+    keys += used[p];
+  }
+  int32_t row_height = most_lines > 1 ? 8 + 17 * most_lines : 30;
+  fprintf(out->variables, "\"\nkeys = %d\nrows = %d\nmemory_max = %.9g\nbody = %d\n", keys + 2, rows,
+          top > 0 ? top * 1.1 : 1, 70 + row_height * rows);
   free(comparison);
   free(cells.records);
   return vl_ok();

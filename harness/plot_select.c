@@ -7,9 +7,9 @@
 #include <string.h>
 
 static const Selection selections[] = {
-    {"series", vl_select_series},     {"categories", vl_select_categories},
-    {"growth", vl_select_growth},     {"recipes", vl_select_recipes},
-    {"timeline", vl_select_timeline}, {"checkpoint", vl_select_checkpoint},
+    {"series", vl_select_series},         {"categories", vl_select_categories}, {"growth", vl_select_growth},
+    {"recipes", vl_select_recipes},       {"timeline", vl_select_timeline},     {"parts", vl_select_parts},
+    {"checkpoint", vl_select_checkpoint},
 };
 
 const Selection *vl_selection_find(const char *name) {
@@ -18,7 +18,9 @@ const Selection *vl_selection_find(const char *name) {
   return NULL;
 }
 
-const char *vl_selection_names(void) { return "series, categories, growth, recipes, timeline, checkpoint"; }
+const char *vl_selection_names(void) {
+  return "series, categories, growth, recipes, timeline, parts, checkpoint";
+}
 
 bool vl_option_text(const char *options, const char *key, char *text, size_t size) {
   size_t length = strlen(key);

@@ -100,9 +100,10 @@ static void every_figure_of_a_growth_store(void **state) {
   SyntheticSet set = {.count = 0};
   synthetic_growth(&set);
   FigureSet figures = draw(&set, NULL, "png svg pdf");
-  assert_int_equal(figures.count, 9);
+  assert_int_equal(figures.count, 10);
   for (int32_t i = 0; i < figures.count; i++) {
     bool expected = strcmp(figures.figures[i].name, "timeline") != 0 &&
+                    strcmp(figures.figures[i].name, "parts") != 0 &&
                     strcmp(figures.figures[i].name, "step-memory") != 0 &&
                     strncmp(figures.figures[i].name, "checkpoint", 10) != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
@@ -198,6 +199,38 @@ static void names_are_text(void **state) {
   synthetic_clear(&set);
 }
 
+/* Parts of cells planned for a card on paper, from the left, with its memory and what its suite marks; cells
+ * of other devices are not among them, and what ran out says so. */
+static void parts_stand_beside_the_card(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_add(&set, row(16, 400));
+  for (int32_t i = 0; i < 3; i++) {
+    json_t *record = row(256, 900 - 300 * i);
+    json_object_set_new(record, "suite", json_string("bert-case"));
+    json_object_set_new(record, "device", json_string("plan"));
+    json_object_set_new(record, "profile", json_string("V100-32GB"));
+    json_object_set_new(record, "provenance", json_string("predicted"));
+    json_object_set_new(record, "recipe",
+                        json_string(i == 0   ? "baseline"
+                                    : i == 1 ? "amp=fp16"
+                                             : "checkpoint=1"));
+    if (i == 2) json_object_set_new(record, "status", json_string("oom"));
+    synthetic_add(&set, record);
+  }
+  FigureSet figures = draw(&set, "parts", "png svg pdf");
+  assert_true(figures.figures[0].drawn);
+  char *text = contents("parts", "gp");
+  assert_non_null(strstr(text, "rows = 3\n"));
+  assert_non_null(strstr(text, "array mark_texts[3] = [\"28\", \"22\", \"card\"]"));
+  free(text);
+  text = contents("parts", "dat");
+  assert_non_null(strstr(text, "0 \"baseline\" 0 "));
+  assert_non_null(strstr(text, "2 \"checkpoint=1\" 0 0 0 0 0 0 0 0 0 0 \"OOM\""));
+  free(text);
+  synthetic_clear(&set);
+}
+
 /* As many long recipes as one figure holds: it is drawn in every format, and no two lines look alike. */
 static void many_long_recipes_stay_apart(void **state) {
   (void)state;
@@ -290,8 +323,9 @@ static void peers_are_drawn_beside_ours(void **state) {
   FigureSet figures = draw(&set, NULL, "png svg pdf");
   for (int32_t i = 0; i < figures.count; i++) {
     const char *name = figures.figures[i].name;
-    bool expected = strcmp(name, "categories") != 0 && strcmp(name, "growth") != 0 &&
-                    strcmp(name, "timeline") != 0 && strncmp(name, "checkpoint", 10) != 0;
+    bool expected = strcmp(name, "categories") != 0 && strcmp(name, "parts") != 0 &&
+                    strcmp(name, "growth") != 0 && strcmp(name, "timeline") != 0 &&
+                    strncmp(name, "checkpoint", 10) != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
   }
   char *text = contents("recipes", "dat");
@@ -353,7 +387,7 @@ static void unknown_names_are_refused(void **state) {
   FigureSet figures;
   Status status = vl_plot_draw(&input, directory, "neded", "png", &figures);
   assert_int_equal(status.code, VL_INVALID);
-  assert_non_null(strstr(status.message, "accepted: recipes, categories, needed"));
+  assert_non_null(strstr(status.message, "accepted: recipes, parts, categories, needed"));
   if (have_gnuplot()) {
     status = vl_plot_draw(&input, directory, "needed", "gif", &figures);
     assert_int_equal(status.code, VL_INVALID);
@@ -438,6 +472,7 @@ int main(void) {
       cmocka_unit_test(every_figure_of_a_growth_store),
       cmocka_unit_test(degenerate_data_i8),
       cmocka_unit_test(names_are_text),
+      cmocka_unit_test(parts_stand_beside_the_card),
       cmocka_unit_test(many_long_recipes_stay_apart),
       cmocka_unit_test(intervals_of_checkpoints),
       cmocka_unit_test(peers_are_drawn_beside_ours),
