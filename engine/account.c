@@ -3,8 +3,8 @@
  * again counts from the first node of backward that needs any of its segment. No schedule is walked, no block
  * handed out and nothing counted while it runs, so that what a step really takes can be held against it. Two
  * simplifications: while a segment is made again nothing but its result counts, and blocks are rounded up but
- * leave no rests. Programs that offload are not reckoned: what is away depends on where copies stand in the
- * schedule. */
+ * leave no rests. Programs that offload are not reckoned, since what is away depends on where copies stand in
+ * the schedule, nor those that retain what nobody needs. */
 #include "engine/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -96,10 +96,24 @@ static void visit(Account *account, const Node *node) {
     if (node->outputs[i]) reach(&account->kept[node->outputs[i]->storage->id], node->position);
 }
 
+/* The cache of torch.autocast holds casts of weights until forward ends. */
+static void prolong_casts(Account *account) {
+  const Graph *graph = account->graph;
+  int32_t end = 0;
+  while (end + 1 < graph->node_count && graph->nodes[end + 1]->segment == SEGMENT_FORWARD)
+    end++;
+  for (int32_t i = 0; i <= end; i++) {
+    const Node *node = graph->nodes[i];
+    bool of_weight = strcmp(node->op->name, "cast") == 0 && node->inputs[0]->storage->role == ROLE_PARAMETER;
+    if (of_weight) reach(&account->kept[node->outputs[0]->storage->id], end);
+  }
+}
+
 /* What the step's end or the next micro-batch still needs. */
 static void prolong(Account *account) {
   const Program *program = &account->executable->program;
   int32_t end = account->graph->node_count - 1;
+  if (program->cast_cache) prolong_casts(account);
   if (program->loss) reach(&account->kept[program->loss->storage->id], end);
   if (!program->training && program->logits) reach(&account->kept[program->logits->storage->id], end);
   for (int32_t i = 0; i < program->gradient_count; i++) {
@@ -278,7 +292,8 @@ void vl_executable_account(const Executable *executable, int64_t place, MemoryAc
   const Graph *graph = executable->program.graph;
   int32_t segments = 0;
   *result = (MemoryAccount){0};
-  if (graph->node_count == 0 || executable->schedule->transfers > 0) {
+  bool retains = executable->program.retain != RETAIN_NOTHING;
+  if (graph->node_count == 0 || executable->schedule->transfers > 0 || retains) {
     for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
       result->by_category[c] = -1;
     result->highest_bytes = -1;
