@@ -11,10 +11,10 @@
  * GELU's input 4 and output 4, sum 1
  *
  * plus two statistics a row for each of two norms. What dropout leaves has its input's type here, as on a
- * CPU, or is drawn again and nothing. In fp32 an element has four bytes. Under autocast what products read or
- * make has two: input 1, context 1, norm 1, GELU 8, dropout of what a projection made 2; four have the sums,
- * which norms read, and where attention is written out q k v and the probabilities, which it computes in
- * fp32. */
+ * CPU, or is that byte, as on a GPU, or is drawn again and nothing. In fp32 an element has four bytes. Under
+ * autocast what products read or make has two: input 1, context 1, norm 1, GELU 8, dropout of what a
+ * projection made 2; four have the sums, which norms read, and where attention is written out q k v and the
+ * probabilities, which it computes in fp32. */
 #include "engine/engine.h"
 #include <setjmp.h>
 #include <stdarg.h>
