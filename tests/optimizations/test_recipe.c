@@ -173,6 +173,7 @@ static const char *const samples[][2] = {
     {"offload", "optimizer"},
     {"accumulate-wrong", "2"},
     {"retain-graph", "every-step"},
+    {"precision", "tf32"},
 };
 enum { SAMPLES = sizeof samples / sizeof *samples };
 
