@@ -69,6 +69,8 @@ static void bert_is_bitwise_equal(void **state) {
   static const char *const recipes[] = {"",
                                         "amp=bf16 ",
                                         "amp=fp16 ",
+                                        "optimizer-state=8bit ",
+                                        "freeze=1 loss-chunks=2 ",
                                         "checkpoint=1 ",
                                         "accumulate=2 ",
                                         "update=in-backward ",
