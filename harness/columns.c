@@ -225,7 +225,7 @@ static json_t *analytic_peak(const CellView *view, const Column *column, const c
   *reason = "not reckoned";
   if (account->term_count == 0) return NULL;
   char text[192];
-  snprintf(text, sizeof text, "%s in %s (%s)", account->op, account->scope,
+  snprintf(text, sizeof text, "%s%s%s (%s)", account->op, account->scope[0] ? " in " : "", account->scope,
            vl_segment_name(account->segment));
   return vl_json_text(text);
 }

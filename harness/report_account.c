@@ -129,17 +129,22 @@ static int32_t category_rows(Document *document, const json_t *record, int32_t c
   return count > 0 ? count + 1 : 0;
 }
 
+enum { MOST_RECIPES = 12 }; /* whose terms are told; results.h5 has those of every cell */
+
 static void add_terms(Document *document, const Comparison *comparison) {
   int32_t count = 0, row = 0;
-  for (int32_t r = 0; r < comparison->count; r++)
+  int32_t recipes = comparison->count < MOST_RECIPES ? comparison->count : MOST_RECIPES;
+  for (int32_t r = 0; r < recipes; r++)
     for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT && is_reckoned(comparison->rows[r]); c++)
       count += category_rows(document, comparison->rows[r], c, NULL);
   if (count == 0) return;
-  Passage *passage = vl_document_add(
-      document, PASSAGE_TABLE, false,
-      vl_document_format(document, "The parts of every recipe, batch %lld", (long long)comparison->batch));
+  Passage *passage = vl_document_add(document, PASSAGE_TABLE, false,
+                                     vl_document_format(document, "The parts of %s recipe%s, batch %lld",
+                                                        recipes < comparison->count ? "the first" : "every",
+                                                        recipes < comparison->count ? "s" : "",
+                                                        (long long)comparison->batch));
   vl_document_table(document, passage, term_columns, TERM_COLUMNS, count);
-  for (int32_t r = 0; r < comparison->count; r++)
+  for (int32_t r = 0; r < recipes; r++)
     for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT && is_reckoned(comparison->rows[r]); c++)
       row += category_rows(document, comparison->rows[r], c, &passage->rows[row]);
 }
