@@ -109,6 +109,9 @@ typedef struct ClaimRule {
 } ClaimRule;
 /* Rules that have files of their own (claims_pairs.c). */
 void vl_decide_level_pairs(const Claim *claim, const RecordSet *cells, Finding *finding);
+/* claims_amp.c */
+void vl_decide_amp_saving(const Claim *claim, const RecordSet *cells, Finding *finding);
+void vl_decide_amp_overflow(const Claim *claim, const RecordSet *cells, Finding *finding);
 /* NULL when unknown. */
 const ClaimRule *vl_claim_rule_find(const char *name);
 /* Names of all rules, comma-separated, for messages. */

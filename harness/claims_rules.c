@@ -415,6 +415,8 @@ static const char *const workload_lists[] = {"highest", "cases", NULL};
 static const char *const pair_numbers[] = {"batch",        "baseline_gb", "optimized_gb",
                                            "tolerance_gb", "saving",      NULL};
 
+static const char *const amp_lists[] = {"cases", NULL};
+static const char *const overflow_numbers[] = {"overflows_found", NULL};
 static const char *const fragmentation_numbers[] = {"fragmentation", NULL};
 static const char *const retained_numbers[] = {"rate_error", NULL};
 
@@ -461,6 +463,15 @@ static const ClaimRule rules[] = {
      .any_workload = true,
      .numbers = fragmentation_numbers,
      .decide = vl_decide_accumulation_fragmentation},
+    {.name = "amp-saving",
+     .any_workload = true,
+     .numbers = cost_numbers,
+     .lists = amp_lists,
+     .decide = vl_decide_amp_saving},
+    {.name = "amp-overflow",
+     .any_workload = true,
+     .numbers = overflow_numbers,
+     .decide = vl_decide_amp_overflow},
     {.name = "retained-graph",
      .any_workload = true,
      .numbers = retained_numbers,
@@ -482,8 +493,9 @@ const ClaimRule *vl_claim_rule_find(const char *name) {
 }
 
 const char *vl_claim_rule_names(void) {
-  return "growth-shape, level-and-slope, category-slope-zero, category-share, oom-phases, "
+  return "amp-saving, amp-overflow, growth-shape, level-and-slope, category-slope-zero, category-share, "
+         "oom-phases, "
          "oom-parameter-share, checkpoint-cost, checkpoint-snippet, checkpoint-interval, "
          "checkpoint-workload, level-pairs, accumulation-fragmentation, retained-graph, "
-         "awaiting-suite, never-a-verdict";
+         "amp-saving, amp-overflow, awaiting-suite, never-a-verdict";
 }
