@@ -493,7 +493,7 @@ const ClaimRule *vl_claim_rule_find(const char *name) {
 }
 
 const char *vl_claim_rule_names(void) {
-  return "amp-saving, amp-overflow, growth-shape, level-and-slope, category-slope-zero, category-share, "
+  return "growth-shape, level-and-slope, category-slope-zero, category-share, "
          "oom-phases, "
          "oom-parameter-share, checkpoint-cost, checkpoint-snippet, checkpoint-interval, "
          "checkpoint-workload, level-pairs, accumulation-fragmentation, retained-graph, "
