@@ -134,12 +134,13 @@ Status vl_select_checkpoint(const PlotInput *input, const Workload *workload, co
     double optimum =
         vl_record_real(intervals.records[0], ops ? "checkpoint_ops_optimum" : "checkpoint_blocks_optimum");
     write_number(out->variables, "optimum", optimum);
-    snprintf(
-        out->note, sizeof(out->note),
-        "Lowest at k = %.0f; theory, for equal layers that pass on one tensor each, has k* = %.1f (below 1: "
-        "every layer). Where they differ, cuts fall inside blocks, where several tensors pass; where blocks "
-        "are unequal; and by the last run, which is not repeated.",
-        reach.best, optimum);
+    snprintf(out->note, sizeof(out->note),
+             "Lowest at k = %.0f; theory, for equal layers that pass on one tensor each, has k* = %.1f "
+             "(below 1: every "
+             "layer). What moves it: cuts inside blocks, through which several tensors pass; blocks of "
+             "unequal size; "
+             "the last run, which is not repeated.",
+             reach.best, optimum);
     free(intervals.records);
   }
   fprintf(out->variables,
