@@ -447,6 +447,66 @@ static void two_levels_in_one_configuration(void **state) {
   vl_claims_destroy(&file);
 }
 
+/* One workload's cell of suite amp, planned for a card. reserved_bytes < 0: it did not fit. */
+static void amp_cell(SyntheticSet *set, const char *of, const char *recipe, int64_t batch,
+                     double reserved_bytes) {
+  Synthetic cell = {
+      .suite = "amp", .recipe = recipe, .preserves = "tolerance", .predicted = true, .batch = batch};
+  json_t *record = synthetic_record(&cell);
+  json_object_set_new(record, "case", json_string(of));
+  json_object_set_new(record, "profile", json_string("A100-80GB"));
+  json_object_set_new(record, "peak_reserved_bytes", json_integer((json_int_t)reserved_bytes));
+  if (reserved_bytes < 0) json_object_set_new(record, "status", json_string("oom"));
+  synthetic_add(set, record);
+}
+
+/* At the largest power of two that fp32 holds, in every workload the region names. */
+static void fp16_saves_what_it_saves_where_fp32_just_fits(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  static const char *const cases[] = {"resnet50", "bert-base", "unet"};
+  for (int i = 0; i < 3; i++) {
+    amp_cell(&set, cases[i], "baseline", 64, 10e9);
+    amp_cell(&set, cases[i], "amp=fp16", 64, 9e9);
+    amp_cell(&set, cases[i], "baseline", 128, 20e9);
+    amp_cell(&set, cases[i], "amp=fp16", 128, i == 1 ? 14e9 : 10e9);
+    amp_cell(&set, cases[i], "baseline", 192, 30e9); /* no power of two */
+    amp_cell(&set, cases[i], "amp=fp16", 192, 9e9);
+    amp_cell(&set, cases[i], "baseline", 256, -1);
+    amp_cell(&set, cases[i], "amp=fp16", 256, 20e9);
+    decide(file, "amp-memory", &set, &verdict);
+    assert_int_equal(verdict.findings[0].verdict, i < 2 ? VERDICT_UNDECIDED : VERDICT_AMBIGUOUS);
+  }
+  assert_non_null(
+      strstr(verdict.findings[0].numbers, "resnet50: 50.0 % at batch 128; bert: 30.0 % at batch 128"));
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+/* A monitored run that overflowed, said where, and went on. */
+static void an_overflow_is_found(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  Synthetic cell = {
+      .suite = "amp", .recipe = "amp=fp16", .preserves = "tolerance", .batch = 4, .samples_per_s = 1};
+  synthetic_add(&set, synthetic_record(&cell));
+  json_object_set_new(set.owned[0], "monitor_loss_scale", json_pack("[f]", 65536.0));
+  decide(file, "amp-stability", &set, &verdict);
+  assert_int_equal(verdict.findings[0].verdict, VERDICT_UNDECIDED);
+  json_object_set_new(set.owned[0], "skipped_steps", json_integer(3));
+  json_object_set_new(set.owned[0], "first_nonfinite",
+                      json_string("x.cast of cast in x, backward of step 1"));
+  decide(file, "amp-stability", &set, &verdict);
+  assert_int_equal(verdict.findings[0].verdict, VERDICT_SUPPORTED);
+  assert_non_null(strstr(verdict.findings[0].numbers, "3 steps skipped, first x.cast of cast"));
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
 /* ---- Scope and hashes ------------------------------------------------------------------------------------------- */
 
 /* Evidence from elsewhere stands beside the verdict and does not change it. */
@@ -517,6 +577,8 @@ int main(void) {
       cmocka_unit_test(parts_need_all_cases_to_support),
       cmocka_unit_test(four_places_of_failure),
       cmocka_unit_test(two_levels_in_one_configuration),
+      cmocka_unit_test(fp16_saves_what_it_saves_where_fp32_just_fits),
+      cmocka_unit_test(an_overflow_is_found),
       cmocka_unit_test(elsewhere_does_not_decide),
       cmocka_unit_test(changed_region_is_said),
   };
