@@ -23,6 +23,7 @@ typedef struct Account {
   Life *again;        /* by storage: what recomputation makes */
   int32_t *replay_at; /* by checkpoint segment: the node that first needs some of it, -1: none yet */
   bool *replayed;     /* by node position: part of what is made again then */
+  bool *walked;       /* the same, in this turn */
   MemoryAccount *result;
 } Account;
 
@@ -48,8 +49,8 @@ static void need(Account *account, const Tensor *tensor, int32_t at);
 
 /* What it takes to make a node's outputs again as part of its segment. */
 static void replay(Account *account, const Node *node) {
-  if (account->replayed[node->position]) return;
-  account->replayed[node->position] = true;
+  if (account->walked[node->position]) return;
+  account->walked[node->position] = account->replayed[node->position] = true;
   int32_t at = account->replay_at[node->checkpoint_segment];
   for (int32_t i = 0; i < node->input_count; i++) {
     if (!node->inputs[i]) continue;
@@ -70,14 +71,14 @@ static void need(Account *account, const Tensor *tensor, int32_t at) {
     return;
   }
   const Node *producer = tensor->producer;
+  int32_t segment = producer->checkpoint_segment;
   Life *life = &account->again[storage->id];
   bool first = life->last < 0;
   reach(life, at);
-  if (producer->checkpoint_segment > 0 && !producer->recompute_on_use) {
-    int32_t *replay_at = &account->replay_at[producer->checkpoint_segment];
-    if (*replay_at < 0) *replay_at = at;
-    reach(life, *replay_at);
-    replay(account, producer);
+  if (segment > 0 && account->replay_at[segment] < 0) account->replay_at[segment] = at;
+  if (segment > 0 && !producer->recompute_on_use) replay(account, producer);
+  if (segment > 0 && account->replayed[producer->position]) {
+    reach(life, account->replay_at[segment]);
     return;
   }
   for (int32_t i = 0; first && i < producer->input_count; i++)
@@ -94,6 +95,15 @@ static void visit(Account *account, const Node *node) {
   }
   for (int32_t i = 0; i < node->output_count; i++)
     if (node->outputs[i]) reach(&account->kept[node->outputs[i]->storage->id], node->position);
+}
+
+static void walk(Account *account) {
+  const Graph *graph = account->graph;
+  for (int32_t i = 0; i < graph->storage_count; i++)
+    account->kept[i] = account->again[i] = never;
+  memset(account->walked, 0, (size_t)graph->node_count);
+  for (int32_t i = 0; i < graph->node_count; i++)
+    if (!engine_is_free_view(graph->nodes[i])) visit(account, graph->nodes[i]);
 }
 
 /* The cache of torch.autocast holds casts of weights until forward ends. */
@@ -307,10 +317,11 @@ void vl_executable_account(const Executable *executable, int64_t place, MemoryAc
                      .again = no_lives(graph->storage_count),
                      .replay_at = vl_allocate(((size_t)segments + 1) * sizeof(int32_t)),
                      .replayed = vl_allocate((size_t)graph->node_count),
+                     .walked = vl_allocate((size_t)graph->node_count),
                      .result = result};
   memset(account.replay_at, -1, ((size_t)segments + 1) * sizeof(int32_t));
-  for (int32_t i = 0; i < graph->node_count; i++)
-    if (!engine_is_free_view(graph->nodes[i])) visit(&account, graph->nodes[i]);
+  walk(&account);
+  walk(&account); /* again, knowing all that is made again with each segment, whoever needs it first */
   Life *parts = no_lives(graph->storage_count);
   for (int32_t i = 0; i < graph->storage_count; i++)
     parts[i] = part_of(&account, graph->storages[i]);
@@ -321,5 +332,16 @@ void vl_executable_account(const Executable *executable, int64_t place, MemoryAc
   free(account.again);
   free(account.replay_at);
   free(account.replayed);
+  free(account.walked);
   free(parts);
+}
+
+void engine_account_tail(const Executable *tail, MemoryAccount *account) {
+  const Graph *graph = tail->program.graph;
+  char name[VL_NAME_BYTES];
+  for (int32_t i = 0; i < graph->storage_count && account->term_count > 0; i++) {
+    if (graph->storages[i]->role != ROLE_INPUT) continue;
+    snprintf(name, sizeof name, "%s of the last micro-batch", graph->storages[i]->name);
+    add_term(account, MEMORY_INPUT, name, tail->storage_bytes[i]);
+  }
 }

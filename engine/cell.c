@@ -430,6 +430,8 @@ static void take_peaks(Cell *cell, bool steady) {
   memcpy(result->requested_by_category, statistics.requested_at_peak_bytes,
          sizeof result->requested_by_category);
   vl_executable_account(cell->executable, statistics.place_at_peak, &result->account);
+  for (int32_t i = 0; i < cell->tail_count; i++)
+    engine_account_tail(cell->tails[i].executable, &result->account);
   ScopeBytes scopes[VL_MAX_SCOPES];
   int64_t count = vl_tracker_scopes_at_peak(cell->tracker, scopes, VL_MAX_SCOPES);
   result->scope_count = (int32_t)(count < VL_MAX_SCOPES ? count : VL_MAX_SCOPES);

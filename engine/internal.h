@@ -46,6 +46,9 @@ void engine_inputs_end_step(Inputs *inputs);
 
 MemoryCategory engine_category_of(Role role);
 
+/* The inputs of a smaller program that ends the step stand beside the program's own. */
+void engine_account_tail(const Executable *tail, MemoryAccount *account);
+
 /* What lives in a heap, by name and scope (leaks.c). */
 typedef struct LiveNames LiveNames;
 LiveNames *engine_live_names(const Heap *heap);

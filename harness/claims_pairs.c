@@ -178,7 +178,7 @@ void vl_decide_level_pairs(const Claim *claim, const RecordSet *cells, Finding *
           own.configurations > 1 ? "s" : "", own.pairs);
     }
     say(finding, "; with mixed precision alone: %d", own.with_mixed_alone);
-    if (own.at_low_ends != own.configurations)
+    if (finding->predicted)
       say(finding, "; at the lower ends of what the card's libraries take: %d", own.at_low_ends);
     say_saving(claim, &own, finding);
     return;
