@@ -22,6 +22,7 @@ decide where it goes:
   weight, epsilon   in the place of every layer norm
   channels          in the place of every batch norm and the ReLU after it
   nn.ReLU(...)      in the place of every nn.ReLU
+  only torch        once, before training: its own settings
 
 usage: .peer/bin/python scripts/peers/turn_on.py [--vramlab build/cpu/bin/vramlab] [--json] [NAME...]
 Exit code 1 when a line fails or does not keep its promise.
@@ -180,6 +181,8 @@ class Training:
         elif line.has("model") and not line.has("max_norm"):
             line.run(scope)
             self.model, self.optimizer = scope["model"], scope["optimizer"]
+        elif line.names == {"torch"} and not line.context:
+            line.run(scope)
         elif not (line.context or any(line.has(*names) for names in WITHIN_A_STEP)):
             raise NameError("none of its names says where it goes")
 
