@@ -178,11 +178,18 @@ static void add_turn_on(Document *document, const Answer *answer) {
   }
 }
 
+static bool joined_later(const Fit *fit, int32_t rung) {
+  for (int32_t i = rung + 1; i < fit->rung_count; i++)
+    if (fit->rungs[i].step == fit->rungs[rung].step && is_shown(&fit->rungs[i])) return true;
+  return false;
+}
+
 /* What joined nothing, so that nobody wonders where it is. */
 static void add_left_out(Document *document, const Fit *fit) {
   char items[512] = "";
   for (int32_t i = 0; i < fit->rung_count; i++)
-    if (fit->rungs[i].end == RUNG_NO_GAIN) list_item(items, sizeof items, fit->rungs[i].step->item);
+    if (fit->rungs[i].end == RUNG_NO_GAIN && !joined_later(fit, i))
+      list_item(items, sizeof items, fit->rungs[i].step->item);
   if (!*items) return;
   vl_document_add(document, PASSAGE_NOTE, true,
                   vl_document_format(document, "Left out where it saved nothing: %s.", items));

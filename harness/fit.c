@@ -6,8 +6,8 @@
 /* Least intrusive first: a line around the model that makes it faster too; the loss in parts, a line in its
  * place for a few operations; what forbids clipping and accumulation but costs no operations; another
  * optimizer, whose results are near enough; recomputation, by how much of the forward pass is repeated;
- * copies to host memory and back, which cost what the bus does; and leaving PyTorch. What has nothing to gain
- * while activations are the peak comes again after them. What is another training is not offered. */
+ * copies to host memory and back, which cost what the bus does; and leaving PyTorch. What is another training
+ * is not offered. */
 static const FitStep ladder[] = {
     {.item = "attention=fused"},
     {.item = "amp=bf16", .where = FIT_WITH_BF16},
@@ -23,8 +23,6 @@ static const FitStep ladder[] = {
     {.item = "recompute=norm"},
     {.item = "offload=activations"},
     {.item = "offload=activations+optimizer"},
-    {.item = "loss-chunks=8"},
-    {.item = "update=in-backward"},
     {.item = "stack=vramlab",
      .turn_on = "no equivalent: vramlab's own fused and in-place layers (vramlab list optimizations)"},
 };
@@ -169,6 +167,17 @@ static Status climb_step(Runner *runner, const SuiteCell *start, const FitStep *
   return vl_ok();
 }
 
+/* What had nothing to gain while the peak was elsewhere joins what came after it. Ends, since a recipe is
+ * tried once. */
+static Status climb_again(Runner *runner, const SuiteCell *start, bool all, int32_t *standing, Fit *fit) {
+  for (int32_t i = 0; i < fit->rung_count && fit->rung_count < VL_MAX_RUNGS; i++) {
+    if (fit->answer >= 0 && !all) break;
+    if (fit->rungs[i].end == RUNG_NO_GAIN)
+      VL_TRY(climb_step(runner, start, fit->rungs[i].step, standing, fit));
+  }
+  return vl_ok();
+}
+
 /* Whether what the job is for multiplies bf16 natively. */
 static Status find_bf16(const CellSpec *spec, bool *has_bf16) {
   DeviceProfile profile = {.has_bf16 = true};
@@ -205,6 +214,7 @@ Status vl_fit_climb(Runner *runner, const SuiteCell *start, const FitStep *steps
     if (steps[i].where == (has_bf16 ? FIT_WITHOUT_BF16 : FIT_WITH_BF16)) continue;
     VL_TRY(climb_step(runner, start, &steps[i], &standing, fit));
   }
+  VL_TRY(climb_again(runner, start, all, &standing, fit));
   fit->leanest = standing; /* what joins always needs less */
   return vl_ok();
 }

@@ -53,7 +53,8 @@ typedef struct Fit {
 } Fit;
 
 /* Climbs from the recipe of `start` (device plan, its micro-batch the whole batch, a capacity), until a rung
- * fits or, with `all`, to the top. An error of the start is returned; a step that is refused is a rung. */
+ * fits or, with `all`, to the top; what gained nothing on the way is tried again there. An error of the start
+ * is returned; a step that is refused is a rung. */
 Status vl_fit_climb(Runner *runner, const SuiteCell *start, const FitStep *steps, int32_t step_count,
                     bool all, Fit *fit) VL_CHECKED;
 

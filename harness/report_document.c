@@ -56,3 +56,7 @@ const char *vl_document_format(Document *document, const char *format, ...) {
   va_end(arguments);
   return vl_arena_copy_text(document->arena, text);
 }
+
+const char *vl_document_gib(Document *document, int64_t bytes) {
+  return bytes >= 0 ? vl_document_format(document, "%.2f", vl_bytes_to_gib(bytes)) : "n/a";
+}

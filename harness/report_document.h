@@ -60,6 +60,8 @@ void vl_document_table(Document *document, Passage *passage, const TableColumn *
 /* Formatted cell text in the document's arena. */
 const char *vl_document_format(Document *document, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* Bytes as a number of GiB; "n/a" below zero. */
+const char *vl_document_gib(Document *document, int64_t bytes);
 
 /* What a report is made of. claims and figures may be NULL. */
 typedef struct ReportInput {
@@ -73,6 +75,14 @@ typedef struct ReportInput {
 void vl_report_peers(Document *document, const RecordSet *cells, const Workload *workload);
 /* What each cell's memory should be beside what was counted; of one comparison the terms too. */
 void vl_report_account(Document *document, const RecordSet *records, const Comparison *comparison);
+/* Tables of single cells, each left out when no cell has a row in it: one row a cell; what was offloaded;
+ * what monitors saw; what ran out of memory; what leaks; why others have no numbers. */
+void vl_report_cells(Document *document, const RecordSet *records);
+void vl_report_offloads(Document *document, const RecordSet *records);
+void vl_report_monitors(Document *document, const RecordSet *records);
+void vl_report_failures(Document *document, const RecordSet *records);
+void vl_report_leaks(Document *document, const RecordSet *records);
+void vl_report_errors(Document *document, const RecordSet *records);
 Status vl_report_make(const ReportInput *input, Document **document) VL_CHECKED;
 
 /* color: ANSI emphasis; width: columns of the terminal. Only the first screen. */

@@ -9,10 +9,6 @@ static const char *text_or(const char *text, const char *otherwise) {
   return text != NULL ? text : otherwise;
 }
 
-static const char *gib(Document *document, int64_t bytes) {
-  return bytes >= 0 ? vl_document_format(document, "%.2f", vl_bytes_to_gib(bytes)) : "n/a";
-}
-
 /* ---- Recipes --------------------------------------------------------------------------------------------------------- */
 
 enum { RECIPE_COLUMNS = 6 };
@@ -28,7 +24,7 @@ static void recipe_row(Document *document, const ReportInput *input, const Workl
   double speed = ok && !emulated ? vl_record_real(record, "samples_per_s") : NAN;
   const char *recipe = text_or(vl_record_text(record, "recipe"), "unnamed");
   cells[0] = vl_document_format(document, "%s%s", recipe, emulated ? " (emulated)" : "");
-  cells[1] = ok ? gib(document, needed) : text_or(vl_record_text(record, "status"), "n/a");
+  cells[1] = ok ? vl_document_gib(document, needed) : text_or(vl_record_text(record, "status"), "n/a");
   if (isfinite(speed)) cells[3] = vl_document_format(document, "%.2f", speed);
   if (ok) {
     Equality equality = vl_record_equality(record, baseline);
@@ -98,7 +94,7 @@ static void add_parts(Document *document, const json_t *record) {
     order[at] = p;
   }
   const char *caption = vl_document_format(
-      document, "Where the %s GiB of %s go (at its peak, batch %lld%s)", gib(document, needed),
+      document, "Where the %s GiB of %s go (at its peak, batch %lld%s)", vl_document_gib(document, needed),
       text_or(vl_record_text(record, "recipe"), "unnamed"), (long long)vl_record_batch(record),
       vl_record_is_predicted(record) ? ", predicted" : "");
   Passage *passage = vl_document_add(document, PASSAGE_BARS, true, caption);
@@ -106,7 +102,7 @@ static void add_parts(Document *document, const json_t *record) {
   for (int32_t r = 0; r < known; r++) {
     passage->shares[r] = needed > 0 ? (double)parts.bytes[order[r]] / (double)needed : 0;
     passage->rows[r][0] = vl_part_name(order[r]);
-    passage->rows[r][1] = gib(document, parts.bytes[order[r]]);
+    passage->rows[r][1] = vl_document_gib(document, parts.bytes[order[r]]);
     passage->rows[r][2] = needed > 0 ? vl_document_format(document, "%.1f", 100 * passage->shares[r]) : "n/a";
   }
   if (!parts.complete)
@@ -186,182 +182,6 @@ static int32_t add_claims(Document *document, const ReportInput *input, PassageK
 }
 
 /* ---- All cells ------------------------------------------------------------------------------------------------------------- */
-
-static bool is_cell(const json_t *record) {
-  const char *kind = vl_record_text(record, "kind");
-  return kind == NULL || strcmp(kind, "cell") == 0;
-}
-
-static const char *workload_name(Document *document, const json_t *record) {
-  char name[256];
-  Workload workload = {.case_name = vl_record_text(record, "case"),
-                       .settings = vl_record_text(record, "settings"),
-                       .inference = vl_record_flag(record, "inference")};
-  vl_workload_text(&workload, name, sizeof(name));
-  return vl_document_format(document, "%s", name);
-}
-
-static int64_t field_or_status(const json_t *record, const char *path) {
-  return vl_record_has_status(record, "ok") ? vl_record_integer(record, path) : -1;
-}
-
-static void cell_row(Document *document, const json_t *record, const char **cells) {
-  char device[256];
-  vl_device_text(record, device, sizeof(device));
-  int64_t batch = vl_record_batch(record), capacity = vl_record_integer(record, "capacity_bytes");
-  double speed = vl_record_real(record, "samples_per_s"), step = vl_record_real(record, "step_s"),
-         spread = vl_record_real(record, "step_s_spread");
-  bool timed = vl_record_has_status(record, "ok") && !vl_record_is_emulated(record);
-  cells[0] = workload_name(document, record);
-  char name[VL_RECIPE_BYTES + 128];
-  vl_record_name(record, name, sizeof(name));
-  cells[1] = vl_document_format(document, "%s", name);
-  if (batch >= 0) cells[2] = vl_document_format(document, "%lld", (long long)batch);
-  cells[3] = vl_document_format(document, "%s", device);
-  cells[4] = vl_document_format(document, "%s%s", vl_record_is_predicted(record) ? "predicted" : "measured",
-                                vl_record_is_emulated(record) ? ", emulated" : "");
-  cells[5] = vl_document_format(document, "%s", text_or(vl_record_text(record, "status"), "n/a"));
-  cells[6] = capacity > 0 ? gib(document, capacity) : "none";
-  cells[7] = gib(document, field_or_status(record, "needed_bytes"));
-  cells[8] = gib(document, field_or_status(record, "peak_allocated_bytes"));
-  cells[9] = gib(document, field_or_status(record, "peak_reserved_bytes"));
-  cells[10] = gib(document, field_or_status(record, "peak_driver_bytes"));
-  cells[11] = gib(document, field_or_status(record, "peak_step_bytes"));
-  if (timed && isfinite(step)) cells[12] = vl_document_format(document, "%.4g", step);
-  if (timed && isfinite(spread)) cells[13] = vl_document_format(document, "%.2g", spread);
-  if (timed && isfinite(speed)) cells[14] = vl_document_format(document, "%.2f", speed);
-}
-
-static void add_cells(Document *document, const ReportInput *input) {
-  static const TableColumn columns[] = {
-      {"workload", "", false},        {"recipe", "", false},        {"batch", "samples", true},
-      {"device", "", false},          {"numbers are", "", false},   {"status", "", false},
-      {"capacity", "GiB", true},      {"needed", "GiB", true},      {"peak allocated", "GiB", true},
-      {"peak reserved", "GiB", true}, {"peak driver", "GiB", true}, {"step memory", "GiB", true},
-      {"step, median", "s", true},    {"step, spread", "s", true},  {"samples", "1/s", true}};
-  enum { COUNT = sizeof(columns) / sizeof(columns[0]) };
-  vl_document_add(document, PASSAGE_HEADING, false, "All cells");
-  Passage *passage =
-      vl_document_add(document, PASSAGE_TABLE, false, "One row a cell, in the order they were run");
-  int32_t cells = 0;
-  for (int32_t i = 0; i < input->records.count; i++)
-    cells += is_cell(input->records.records[i]);
-  vl_document_table(document, passage, columns, COUNT, cells);
-  for (int32_t i = 0, row = 0; i < input->records.count; i++)
-    if (is_cell(input->records.records[i]))
-      cell_row(document, input->records.records[i], passage->rows[row++]);
-}
-
-static const char *mib(Document *document, int64_t bytes) {
-  return bytes >= 0 ? vl_document_format(document, "%.1f", (double)bytes / 0x1p20) : "n/a";
-}
-
-static bool moved(const json_t *record) {
-  return is_cell(record) && vl_record_has_status(record, "ok") &&
-         vl_record_integer(record, "evicted_bytes") > 0;
-}
-
-/* What recipes that offload moved, and what it cost. */
-static void add_offloads(Document *document, const ReportInput *input) {
-  static const TableColumn columns[] = {{"workload", "", false},      {"recipe", "", false},
-                                        {"batch", "samples", true},   {"numbers are", "", false},
-                                        {"needed", "GiB", true},      {"moved out a step", "GiB", true},
-                                        {"moved back", "GiB", true},  {"held there", "GiB", true},
-                                        {"waited a step", "s", true}, {"step, median", "s", true}};
-  int32_t count = 0, row = 0;
-  for (int32_t i = 0; i < input->records.count; i++)
-    count += moved(input->records.records[i]);
-  if (count == 0) return;
-  vl_document_add(document, PASSAGE_HEADING, false, "Offloaded");
-  Passage *passage = vl_document_add(document, PASSAGE_TABLE, false,
-                                     "Copied to host memory or a file and back; no part of what is needed");
-  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), count);
-  for (int32_t i = 0; i < input->records.count; i++) {
-    const json_t *record = input->records.records[i];
-    if (!moved(record)) continue;
-    const char **cells = passage->rows[row++];
-    double waited = vl_record_real(record, "offload_stall_s"), step = vl_record_real(record, "step_s");
-    cells[0] = workload_name(document, record);
-    cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
-    cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
-    cells[3] = vl_record_is_predicted(record) ? "predicted" : "measured";
-    cells[4] = gib(document, vl_record_integer(record, "needed_bytes"));
-    cells[5] = gib(document, vl_record_integer(record, "evicted_bytes"));
-    cells[6] = gib(document, vl_record_integer(record, "fetched_bytes"));
-    cells[7] = gib(document, vl_record_integer(record, "peak_offload_bytes"));
-    if (isfinite(waited)) cells[8] = vl_document_format(document, "%.3f", waited);
-    if (isfinite(step)) cells[9] = vl_document_format(document, "%.4g", step);
-  }
-}
-
-/* Cells that ran out of memory: running out is a result, with what was asked and what was live. */
-static void add_failures(Document *document, const ReportInput *input) {
-  static const TableColumn columns[] = {{"workload", "", false},     {"recipe", "", false},
-                                        {"batch", "samples", true},  {"capacity", "GiB", true},
-                                        {"numbers are", "", false},  {"ran out in", "", false},
-                                        {"asked", "MiB", true},      {"allocated", "GiB", true},
-                                        {"parameters", "GiB", true}, {"what the heap said", "", false}};
-  int32_t failures = 0, row = 0;
-  for (int32_t i = 0; i < input->records.count; i++)
-    failures += is_cell(input->records.records[i]) && vl_record_has_status(input->records.records[i], "oom");
-  if (failures == 0) return;
-  vl_document_add(document, PASSAGE_HEADING, false, "Out of memory");
-  Passage *passage =
-      vl_document_add(document, PASSAGE_TABLE, false, "Cells that did not fit, and where they stopped");
-  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), failures);
-  for (int32_t i = 0; i < input->records.count; i++) {
-    const json_t *record = input->records.records[i];
-    if (!is_cell(record) || !vl_record_has_status(record, "oom")) continue;
-    const char **cells = passage->rows[row++];
-    int64_t capacity = vl_record_integer(record, "capacity_bytes");
-    cells[0] = workload_name(document, record);
-    cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
-    cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
-    cells[3] = capacity > 0 ? gib(document, capacity) : "none";
-    cells[4] = vl_record_is_predicted(record) ? "predicted" : "measured";
-    cells[5] = vl_document_format(document, "%s", text_or(vl_record_text(record, "oom_segment"), "n/a"));
-    cells[6] = mib(document, vl_record_integer(record, "oom_request_bytes"));
-    cells[7] = gib(document, vl_record_integer(record, "peak_allocated_bytes"));
-    cells[8] = gib(document, vl_record_integer(record, "peak_by_category.parameter"));
-    cells[9] = vl_document_format(document, "%s", text_or(vl_record_text(record, "error"), "n/a"));
-  }
-}
-
-/* Cells whose live bytes keep growing, and where to look. */
-static void add_leaks(Document *document, const ReportInput *input) {
-  bool headed = false;
-  for (int32_t i = 0; i < input->records.count; i++) {
-    const json_t *record = input->records.records[i];
-    int64_t rate = vl_record_integer(record, "leak_bytes_per_step");
-    if (!is_cell(record) || rate <= 0) continue;
-    if (!headed) vl_document_add(document, PASSAGE_HEADING, false, "Leaks");
-    headed = true;
-    const json_t *leaks = json_object_get(record, "leaks"), *largest = json_array_get(leaks, 0);
-    char bytes[32];
-    vl_format_bytes(rate, bytes, sizeof bytes);
-    vl_document_add(
-        document, PASSAGE_NOTE, true,
-        vl_document_format(
-            document, "Leak: %s, %s: %s more after every step, in %zu%s tensors, most in %s of %s",
-            workload_name(document, record), text_or(vl_record_text(record, "recipe"), "n/a"), bytes,
-            json_array_size(leaks), json_array_size(leaks) == VL_MAX_LEAKS ? " and more" : "",
-            text_or(vl_record_text(largest, "name"), "n/a"),
-            text_or(vl_record_text(largest, "scope"), "n/a")));
-  }
-}
-
-/* Why other cells have no numbers. */
-static void add_errors(Document *document, const ReportInput *input) {
-  for (int32_t i = 0; i < input->records.count; i++) {
-    const json_t *record = input->records.records[i];
-    const char *error = vl_record_text(record, "error"), *status = vl_record_text(record, "status");
-    if (error == NULL || error[0] == '\0' || vl_record_has_status(record, "oom")) continue;
-    vl_document_add(document, PASSAGE_NOTE, false,
-                    vl_document_format(document, "%s at batch %lld: %s: %s",
-                                       text_or(vl_record_text(record, "recipe"), "unnamed"),
-                                       (long long)vl_record_batch(record), text_or(status, "n/a"), error));
-  }
-}
 
 /* ---- Provenance ------------------------------------------------------------------------------------------------------------ */
 
@@ -528,12 +348,13 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   add_figures(document, input);
   vl_document_add(document, PASSAGE_HEADING, false, "Claims");
   if (add_claims(document, input, PASSAGE_CLAIM) == 0) document->count--;
-  add_offloads(document, input);
-  add_failures(document, input);
+  vl_report_offloads(document, &input->records);
+  vl_report_monitors(document, &input->records);
+  vl_report_failures(document, &input->records);
   vl_report_account(document, &input->records, first);
-  add_leaks(document, input);
-  if (count > 0) add_cells(document, input);
-  add_errors(document, input);
+  vl_report_leaks(document, &input->records);
+  if (count > 0) vl_report_cells(document, &input->records);
+  vl_report_errors(document, &input->records);
   add_provenance(document, input);
   free(comparison);
   free(first);

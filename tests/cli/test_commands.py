@@ -281,7 +281,7 @@ class Fit(ProgramTest):
 
     def test_none_fits_and_the_largest_batch_does(self):
         floor = self.fit("--capacity", "1GiB", "--all")["rungs"]
-        capacity = min(rung["needed_bytes"] for rung in floor if rung["needed_bytes"]) * 3 // 4
+        capacity = min(rung["needed_bytes"] for rung in floor if rung["needed_bytes"]) // 2
         found = self.fit("--capacity", str(capacity), code=1)
         self.assertIsNone(found["recipe"])
         largest, part = found["largest"], found["accumulation"]

@@ -14,8 +14,9 @@
 enum { PARAMETERS = 1 << 18 }; /* 1 MiB of gradients */
 static const int64_t mib = 1 << 20;
 
-/* What each item takes off 16 MiB a sample; recompute=norm adds, fuse is refused by its pass and pool-index
- * by a check. update takes off what does not grow with the batch, above a peak of activations. */
+/* What each item takes off 16 MiB a sample; recompute=norm adds, weights=on-use takes off when
+ * little is left, fuse is refused by its pass and pool-index by a check. update takes off what does not grow
+ * with the batch, above a peak of activations. */
 static Status fake_plan(const CellSpec *spec, const CellObserver *observer, CellResult *result) {
   (void)observer;
   SuiteCell cell = {.spec = *spec};
@@ -27,6 +28,7 @@ static Status fake_plan(const CellSpec *spec, const CellObserver *observer, Cell
   if (vl_recipe_value(&recipe, "amp")) sample /= 2;
   if (checkpoint) sample /= strcmp(checkpoint, "1") == 0 ? 4 : 2;
   if (vl_recipe_value(&recipe, "recompute")) sample *= 2;
+  if (vl_recipe_value(&recipe, "weights") && sample <= 2) sample--;
   int64_t fixed = vl_recipe_value(&recipe, "update") && spec->micro_batch < 8 ? 1 : 2;
   const char *accumulate = vl_recipe_value(&recipe, "accumulate");
   int64_t batch = spec->micro_batch, parts = 1;
@@ -112,19 +114,35 @@ static void each_joins_what_gained_before(void **state) {
   static Fit fit;
   SuiteCell cell = start_cell(42);
   assert_int_equal(vl_fit_climb(*state, &cell, steps, STEPS, true, &fit).code, VL_OK);
-  assert_int_equal(fit.rung_count, 9); /* the second amp says nothing new */
+  assert_int_equal(fit.rung_count, 11); /* the second amp says nothing new */
   check_rung(&fit.rungs[3], "amp=bf16 update=in-backward", RUNG_NO_GAIN, 82);
   check_rung(&fit.rungs[4], "pool-index=u8 amp=bf16", RUNG_REFUSED, -1);
   check_rung(&fit.rungs[5], "amp=bf16 checkpoint=2", RUNG_FITS, 42);
   check_rung(&fit.rungs[6], "amp=bf16 checkpoint=2 recompute=norm", RUNG_NO_GAIN, 82);
   check_rung(&fit.rungs[7], "amp=bf16 update=in-backward checkpoint=2", RUNG_NO_GAIN, 42);
   check_rung(&fit.rungs[8], "amp=bf16 checkpoint=1", RUNG_FITS, 22); /* in the other's place */
+  check_rung(&fit.rungs[9], "amp=bf16 update=in-backward checkpoint=1", RUNG_NO_GAIN, 22); /* again */
+  check_rung(&fit.rungs[10], "amp=bf16 checkpoint=1 recompute=norm", RUNG_NO_GAIN, 42);
   assert_int_equal(fit.answer, 5);
   assert_int_equal(fit.leanest, 8);
   assert_true(vl_rung_extra_flops(&fit.rungs[0]) == 0.0);
   assert_true(vl_rung_extra_flops(&fit.rungs[8]) == 100.0 / 300.0);
   assert_string_equal(vl_fit_turn_on(fit.rungs[5].step), "by hand");
   assert_string_equal(vl_fit_turn_on(fit.rungs[2].step), vl_optimization_find("amp")->turn_on);
+}
+
+/* Otherwise a larger batch would fit with a recipe of which the ladder says that none fits. */
+static void what_gained_nothing_joins_what_came_later(void **state) {
+  static const FitStep two[] = {{.item = "weights=on-use"}, {.item = "checkpoint=1"}};
+  static Fit fit;
+  SuiteCell cell = start_cell(12);
+  snprintf(cell.spec.recipe, sizeof cell.spec.recipe, "amp=bf16");
+  assert_int_equal(vl_fit_climb(*state, &cell, two, 2, false, &fit).code, VL_OK);
+  assert_int_equal(fit.rung_count, 4);
+  check_rung(&fit.rungs[1], "amp=bf16 weights=on-use", RUNG_NO_GAIN, 82);
+  check_rung(&fit.rungs[2], "amp=bf16 checkpoint=1", RUNG_TOO_LARGE, 22);
+  check_rung(&fit.rungs[3], "amp=bf16 weights=on-use checkpoint=1", RUNG_FITS, 12);
+  assert_int_equal(fit.answer, 3);
 }
 
 /* A V100 multiplies no bf16. */
@@ -214,9 +232,13 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "cell") == 0) return vl_worker_serve(stdin, 3, fake_plan);
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(stops_at_the_first_that_fits),        TEST(each_joins_what_gained_before),
-      TEST(half_precision_is_what_the_card_has), TEST(begins_with_what_one_runs_today),
-      TEST(nothing_is_advised_beside_a_mistake), TEST(largest_batches_when_nothing_fits),
+      TEST(stops_at_the_first_that_fits),
+      TEST(each_joins_what_gained_before),
+      TEST(what_gained_nothing_joins_what_came_later),
+      TEST(half_precision_is_what_the_card_has),
+      TEST(begins_with_what_one_runs_today),
+      TEST(nothing_is_advised_beside_a_mistake),
+      TEST(largest_batches_when_nothing_fits),
       cmocka_unit_test(own_ladder_is_in_order),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -290,6 +290,28 @@ static void emulated_cells_have_no_speed(void **state) {
 /* ---- Units (A6) and language (I4) ------------------------------------------------------------------------------------------ */
 
 /* 12,282 MiB are 11.994 GiB: two decimals of GiB in every view, and no MB anywhere near them. */
+/* The skipped step has no gradient norm: the first that has one counts. */
+static void monitored_cells_show_scale_norm_and_the_first_that_was_not_finite(void **state) {
+  (void)state;
+  SyntheticSet set = {0};
+  json_t *record = synthetic_record(
+      &(Synthetic){.suite = "amp", .recipe = "amp=fp16", .preserves = "tolerance", .batch = 16});
+  json_object_set_new(record, "monitor_loss_scale", json_pack("[f, f, f]", 65536.0, 32768.0, 32768.0));
+  json_object_set_new(record, "monitor_gradient_norm", json_pack("[n, f, f]", 4.5, 2.25));
+  json_object_set_new(record, "monitor_flushed_share", json_pack("[f, f, f]", 0.001, 0.0321, 0.0));
+  json_object_set_new(record, "skipped_steps", json_integer(1));
+  json_object_set_new(record, "first_nonfinite", json_string("fc.grad of matmul in fc"));
+  synthetic_add(&set, record);
+  Rendered rendered = render(&set, "amp");
+  const char *shown[] = {"Monitored precision", "65536 to 32768", "4.5 to 2.25", "3.21",
+                         "fc.grad of matmul in fc"};
+  for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+    for (int f = MARKDOWN; f < FORMATS; f++)
+      if (!strstr(rendered.text[f], shown[i])) fail_msg("format %d lacks \"%s\"", f, shown[i]);
+  clear(&rendered);
+  synthetic_clear(&set);
+}
+
 static void gib_is_divided_by_two_to_the_thirty_a6(void **state) {
   (void)state;
   SyntheticSet set = {.count = 0};
@@ -415,6 +437,7 @@ int main(void) {
       cmocka_unit_test(an_empty_store_is_said),
       cmocka_unit_test(equality_is_checked_against_losses),
       cmocka_unit_test(emulated_cells_have_no_speed),
+      cmocka_unit_test(monitored_cells_show_scale_norm_and_the_first_that_was_not_finite),
       cmocka_unit_test(gib_is_divided_by_two_to_the_thirty_a6),
       cmocka_unit_test(every_numeric_column_has_one_unit_a6),
       cmocka_unit_test(parts_sum_to_needed),

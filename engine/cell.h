@@ -1,0 +1,98 @@
+/* Shared by the files of a cell: cell.c runs one, cell_setup.c makes what it runs on, cell_steps.c runs its
+ * steps and takes their figures, cell_divide.c finds accumulate=auto. */
+#ifndef VRAMLAB_ENGINE_CELL_H
+#define VRAMLAB_ENGINE_CELL_H
+
+#include "engine/internal.h"
+
+typedef struct Mark {
+  int64_t event_count;
+  Segment segment;
+} Mark;
+
+/* The program for what a window leaves over: fewer samples than a micro-batch. */
+typedef struct Tail {
+  int64_t samples;
+  Executable *executable;
+  Inputs *inputs;
+} Tail;
+
+typedef struct Cell {
+  const CellSpec *spec;
+  const CellObserver *observer;
+  bool low_end; /* of a profile's intervals */
+  CellResult *result;
+  const Case *workload;
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  Recipe recipe;
+  Device *device;
+  Tracker *tracker;
+  Heap *heap;
+  Tracker *offload_tracker; /* of the offload tier, where the recipe uses one */
+  Heap *offload_heap;
+  Tracker *emulation_tracker; /* with its heap only where kernels are emulated */
+  Heap *emulation;
+  State *state;
+  Executable *executable;
+  Inputs *inputs;
+  Tail tails[2]; /* of a batch that the micro-batch does not divide, and of an epoch's last one */
+  int32_t tail_count;
+  Feed *feed;
+  Retained retained;
+  LiveNames *names_before; /* what lived after the first step */
+  Run run;
+  int64_t first_step; /* of this run: 0, or where the loaded state ended */
+  const char *stage;  /* where an allocation fails outside a step */
+  int64_t driver_start_bytes;
+  Monitor *monitor; /* where the spec asks for it */
+  Mark *marks;
+  int64_t mark_count, mark_capacity;
+  bool marks_segments; /* in this step, for the timeline */
+} Cell;
+
+/* ---- cell.c ---- */
+
+/* Writes a recipe into a spec with another value of one of its keys. */
+Status cell_set_value(const Recipe *of, const char *key, const char *value, CellSpec *spec) VL_CHECKED;
+/* The peak query of a Target, whose context is the cell: plans it with another value of a key of its recipe.
+ */
+Status cell_plan_needed(void *context, const char *key, const char *value, int64_t *bytes) VL_CHECKED;
+/* The cell of a spec, its batch already divided, at one end of a profile's intervals. */
+Status cell_run_at_end(const CellSpec *spec, const CellObserver *observer, bool low_end,
+                       CellResult *result) VL_CHECKED;
+
+/* ---- cell_setup.c ---- */
+
+/* The case's graph for so many samples under a recipe. */
+Status cell_build_program(Cell *cell, const Recipe *recipe, bool training, int64_t samples,
+                          Program *program) VL_CHECKED;
+/* Everything before the first step: device, programs, heaps, weights, inputs, kernels. */
+Status cell_set_up(Cell *cell) VL_CHECKED;
+void cell_tear_down(Cell *cell);
+/* As many samples of a step as the inputs take. */
+Status cell_fill_inputs(Cell *cell, Inputs *inputs, int64_t batch, uint64_t step,
+                        int64_t first_sample) VL_CHECKED;
+/* How many samples a step has: the last of an epoch may have fewer. */
+int64_t cell_window_samples(const Cell *cell, uint64_t step);
+
+/* ---- cell_steps.c ---- */
+
+/* Warm-up and measured steps, with what each needed. */
+Status cell_run_steps(Cell *cell) VL_CHECKED;
+/* Peaks since the last reset, into the warm-up or steady fields, and the overall ones where higher. */
+void cell_take_peaks(Cell *cell, bool steady);
+/* What grew from step to step, by name. */
+void cell_take_leaks(Cell *cell);
+/* Driver figures and what follows from them. */
+void cell_take_driver(Cell *cell);
+/* What the tracker costs of a step, at most. */
+void cell_measure_tracker(Cell *cell);
+/* The loss scale and the steps it skipped. */
+Status cell_take_scaler(Cell *cell) VL_CHECKED;
+
+/* ---- cell_divide.c ---- */
+
+/* The fewest micro-batches that fit in the place of accumulate=auto; when none do, those of one sample. */
+Status cell_decide_accumulate(CellSpec *spec) VL_CHECKED;
+
+#endif

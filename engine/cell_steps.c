@@ -1,0 +1,294 @@
+/* The steps of a cell, and what is read off them. */
+#include "engine/cell.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The samples that inputs of this cell take. */
+static int64_t samples_of(const Cell *cell, const Inputs *inputs) {
+  for (int32_t i = 0; i < cell->tail_count; i++)
+    if (cell->tails[i].inputs == inputs) return cell->tails[i].samples;
+  return cell->spec->micro_batch;
+}
+
+static Status fill_micro_batch(void *context, Inputs *inputs, int64_t first_sample) {
+  Cell *cell = context;
+  return cell_fill_inputs(cell, inputs, samples_of(cell, inputs), cell->run.step, first_sample);
+}
+
+/* Puts the programs of a window in the run and returns the inputs its first micro-batch is in: a window
+ * smaller than a micro-batch is a smaller program's alone. */
+static Inputs *choose_programs(Cell *cell, int64_t samples) {
+  Run *run = &cell->run;
+  int64_t micro_batch = cell->spec->micro_batch, rest = samples % micro_batch;
+  Tail none = {0}, *tail = &none;
+  for (int32_t i = 0; i < cell->tail_count && rest > 0; i++)
+    if (cell->tails[i].samples == rest) tail = &cell->tails[i];
+  bool alone = samples < micro_batch, usual = samples == micro_batch * cell->result->accumulate;
+  run->samples = usual ? 0 : samples;
+  run->executable = alone ? tail->executable : cell->executable;
+  run->tail = alone ? NULL : tail->executable;
+  run->tail_inputs = alone ? NULL : tail->inputs;
+  return alone ? tail->inputs : cell->inputs;
+}
+
+static void mark_segment(Cell *cell, const Run *run, const Instance *instance) {
+  if (cell->mark_count == cell->mark_capacity) {
+    cell->mark_capacity = cell->mark_capacity ? 2 * cell->mark_capacity : 1024;
+    cell->marks = vl_reallocate(cell->marks, (size_t)cell->mark_capacity * sizeof *cell->marks);
+  }
+  int64_t events = 0;
+  vl_tracker_events(run->tracker, &events);
+  cell->marks[cell->mark_count++] = (Mark){events, instance->node->segment};
+}
+
+static void observe(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs) {
+  Cell *cell = context;
+  if (cell->marks_segments) mark_segment(cell, run, instance);
+  if (cell->monitor) engine_monitor_observe(cell->monitor, run, instance, outputs);
+}
+
+static void raise_to(int64_t *highest, int64_t value) {
+  if (value > *highest) *highest = value;
+}
+
+/* Peaks since the last reset, into the warm-up or steady fields, and the overall ones where higher. */
+void cell_take_peaks(Cell *cell, bool steady) {
+  CellResult *result = cell->result;
+  MemoryStatistics statistics;
+  vl_tracker_statistics(cell->tracker, &statistics);
+  int64_t allocated = statistics.allocated.peak_bytes, reserved = statistics.reserved.peak_bytes;
+  raise_to(steady ? &result->steady_peak_allocated_bytes : &result->warmup_peak_allocated_bytes, allocated);
+  raise_to(steady ? &result->steady_peak_reserved_bytes : &result->warmup_peak_reserved_bytes, reserved);
+  raise_to(&result->peak_requested_bytes, statistics.requested.peak_bytes);
+  raise_to(&result->peak_reserved_bytes, reserved);
+  if (allocated <= result->peak_allocated_bytes) return;
+  result->peak_allocated_bytes = allocated;
+  memcpy(result->peak_by_category, statistics.category_at_peak_bytes, sizeof result->peak_by_category);
+  memcpy(result->requested_by_category, statistics.requested_at_peak_bytes,
+         sizeof result->requested_by_category);
+  vl_executable_account(cell->executable, statistics.place_at_peak, &result->account);
+  for (int32_t i = 0; i < cell->tail_count; i++)
+    engine_account_tail(cell->tails[i].executable, &result->account);
+  ScopeBytes scopes[VL_MAX_SCOPES];
+  int64_t count = vl_tracker_scopes_at_peak(cell->tracker, scopes, VL_MAX_SCOPES);
+  result->scope_count = (int32_t)(count < VL_MAX_SCOPES ? count : VL_MAX_SCOPES);
+  for (int32_t i = 0; i < result->scope_count; i++) {
+    snprintf(result->scopes[i].scope, VL_NAME_BYTES, "%s", scopes[i].scope);
+    result->scopes[i].bytes = scopes[i].bytes;
+  }
+}
+
+static Status take_monitor(Cell *cell) {
+  CellResult *result = cell->result;
+  VL_TRY(engine_monitor_end(cell->monitor, &cell->run, &result->monitors[result->monitor_count]));
+  result->monitor_count++;
+  result->first_nonfinite = *engine_monitor_first(cell->monitor);
+  return vl_ok();
+}
+
+static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *step) {
+  cell->run.step = (uint64_t)(cell->first_step + index);
+  Inputs *inputs = choose_programs(cell, cell_window_samples(cell, cell->run.step));
+  /* Set-up filled in those of step 0. */
+  if (cell->run.step > 0 || inputs != cell->inputs) VL_TRY(fill_micro_batch(cell, inputs, 0));
+  if (cell->monitor) VL_TRY(engine_monitor_begin(cell->monitor, &cell->run));
+  Status status = vl_run_step(&cell->run, inputs, step, NULL);
+  if (status.code != VL_OK) {
+    cell->stage = cell->run.failed_segment;
+    return status;
+  }
+  if (cell->monitor) VL_TRY(take_monitor(cell));
+  bool computes = !cell->result->device.predicts;
+  if (computes && vl_executable_program(cell->executable)->loss) {
+    cell->result->losses[cell->result->loss_count++] = step->loss;
+    if (!isfinite(step->loss)) {
+      return vl_error(VL_DIVERGED, "the loss of step %d is %g", index + 1, step->loss);
+    }
+  }
+  if (cell->observer && cell->observer->step_done) {
+    cell->observer->step_done(cell->observer->context, index + 1, total, step);
+  }
+  if (cell->observer && cell->observer->stop_requested &&
+      cell->observer->stop_requested(cell->observer->context)) {
+    return vl_error(VL_INTERRUPTED, "stopped after step %d of %d", index + 1, total);
+  }
+  return vl_ok();
+}
+
+static void keep_timeline(Cell *cell) {
+  int64_t count = 0, mark = 0;
+  const MemoryEvent *events = vl_tracker_events(cell->tracker, &count);
+  CellResult *result = cell->result;
+  result->timeline = vl_allocate((size_t)(count + 1) * sizeof *result->timeline);
+  result->timeline_count = count;
+  for (int64_t i = 0; i < count; i++) {
+    /* A mark is set after the launch: the releases that follow it are still its instance's. */
+    bool is_release = events[i].action == MEMORY_RELEASE;
+    while (mark + 1 < cell->mark_count &&
+           (cell->marks[mark + 1].event_count <= i || (cell->marks[mark].event_count <= i && !is_release)))
+      mark++;
+    TimelineEvent *to = &result->timeline[i];
+    *to = (TimelineEvent){.time_ns = events[i].time_ns - events[0].time_ns,
+                          .action = (int32_t)events[i].action,
+                          .category = (int32_t)events[i].category,
+                          .bytes = events[i].bytes,
+                          .allocated_bytes = events[i].allocated_bytes,
+                          .reserved_bytes = events[i].reserved_bytes,
+                          .segment = cell->mark_count ? (int32_t)cell->marks[mark].segment : 0};
+    snprintf(to->name, sizeof to->name, "%s", events[i].name ? events[i].name : "");
+    snprintf(to->scope, sizeof to->scope, "%s", events[i].scope ? events[i].scope : "");
+  }
+}
+
+/* A spike in one step must be seen with its step (a new shape, a new algorithm), so each has a peak of its
+ * own. */
+static void take_step_peak(Cell *cell, bool steady) {
+  MemoryStatistics statistics;
+  vl_tracker_statistics(cell->tracker, &statistics);
+  cell->result->live_bytes[cell->result->peak_count] = statistics.allocated.current_bytes;
+  cell->result->step_peak_bytes[cell->result->peak_count++] = statistics.allocated.peak_bytes;
+  if (!cell->names_before) cell->names_before = engine_live_names(cell->heap);
+  cell_take_peaks(cell, steady);
+  vl_tracker_reset_peaks(cell->tracker);
+}
+
+/* The last step's copies, and the mean of what measured (or predicted) ones waited. */
+static void take_offload(Cell *cell, const StepResult *step, int64_t stall_ns, int32_t steps) {
+  CellResult *result = cell->result;
+  if (!cell->offload_heap) return;
+  result->evicted_bytes = step->evicted_bytes;
+  result->fetched_bytes = step->fetched_bytes;
+  if (step->stall_ns >= 0) result->offload_stall_s = (double)stall_ns * 1e-9 / steps;
+}
+
+Status cell_run_steps(Cell *cell) {
+  const CellSpec *spec = cell->spec;
+  CellResult *result = cell->result;
+  /* What plan predicts does not change after the second step: more would only repeat it. */
+  bool once = result->device.predicts && vl_executable_program(cell->executable)->retain != RETAIN_RUN;
+  int32_t steps = once ? 1 : spec->steps, warmup = once ? 1 : spec->warmup, total = warmup + steps;
+  result->step_s = vl_allocate((size_t)steps * sizeof(double));
+  result->losses = vl_allocate((size_t)total * sizeof(double));
+  result->step_peak_bytes = vl_allocate((size_t)total * sizeof(int64_t));
+  result->live_bytes = vl_allocate((size_t)total * sizeof(int64_t));
+  cell->run = (Run){.executable = cell->executable,
+                    .state = cell->state,
+                    .heap = cell->heap,
+                    .offload_heap = cell->offload_heap,
+                    .emulation = cell->emulation,
+                    .tracker = cell->tracker,
+                    .device = cell->device,
+                    .seed = spec->seed,
+                    .learning_rate = spec->learning_rate,
+                    .retained = &cell->retained,
+                    .fill = fill_micro_batch,
+                    .fill_context = cell};
+  cell->run.observe_context = cell;
+  if (spec->monitor && !spec->inference && !result->device.predicts) {
+    cell->monitor = engine_monitor_create();
+    cell->run.observe = observe;
+    result->monitors = vl_allocate((size_t)total * sizeof *result->monitors);
+  }
+  StepResult step;
+  int64_t stall_ns = 0;
+  for (int32_t i = 0; i < total; i++) {
+    bool last = i == total - 1;
+    int64_t events_before = vl_tracker_event_count(cell->tracker);
+    if (last && spec->timeline) {
+      vl_tracker_keep_events(cell->tracker, true);
+      cell->marks_segments = true;
+      cell->run.observe = observe;
+    }
+    VL_TRY(one_step(cell, i, total, &step));
+    take_step_peak(cell, i >= warmup);
+    if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
+    if (i < warmup) continue;
+    stall_ns += step.stall_ns;
+    if (result->device.has_time && !cell->monitor)
+      result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
+  }
+  take_offload(cell, &step, stall_ns, steps);
+  if (spec->timeline) {
+    keep_timeline(cell);
+    vl_tracker_keep_events(cell->tracker, false);
+  }
+  cell->run.observe = NULL;
+  return vl_ok();
+}
+
+/* Conversion buffers are in no other figure; what the driver says has them. Returns what they reserved. */
+static int64_t take_emulation(Cell *cell) {
+  MemoryStatistics statistics = {0};
+  if (cell->emulation) vl_tracker_statistics(cell->emulation_tracker, &statistics);
+  cell->result->emulation_bytes = statistics.allocated.peak_bytes;
+  return statistics.reserved.peak_bytes;
+}
+
+/* Live bytes after each step but the first, which also fills caches; what grew, by name. */
+void cell_take_leaks(Cell *cell) {
+  CellResult *result = cell->result;
+  int32_t count = result->peak_count - 1;
+  double rate = 0.0;
+  LeakSign sign = count > 0 ? vl_leak_find(result->live_bytes + 1, count, &rate) : LEAK_UNKNOWN;
+  if (sign == LEAK_UNKNOWN) return;
+  result->leak_bytes_per_step = llround(rate);
+  result->leaks_bytes_per_step = 0;
+  if (sign == LEAK_FOUND) engine_live_names_grown(cell->heap, cell->names_before, count, result);
+}
+
+/* Driver figures and what follows from them. */
+void cell_take_driver(Cell *cell) {
+  CellResult *result = cell->result;
+  int64_t emulation = take_emulation(cell);
+  int64_t peak = cell->device->interface->driver_peak_bytes(cell->device, false);
+  if (peak >= 0) {
+    result->peak_driver_bytes = peak - cell->driver_start_bytes;
+    result->peak_step_bytes = peak - result->base_bytes;
+    int64_t beyond = result->peak_driver_bytes - result->peak_reserved_bytes - emulation;
+    result->untracked_bytes = beyond > 0 ? beyond : 0;
+  }
+  if (result->device.context_bytes > 0) result->untracked_bytes = result->device.context_bytes;
+  if (result->base_bytes >= 0) result->base_bytes -= cell->driver_start_bytes;
+  int64_t reserved = result->warmup_peak_reserved_bytes > result->steady_peak_reserved_bytes
+                         ? result->warmup_peak_reserved_bytes
+                         : result->steady_peak_reserved_bytes;
+  result->needed_bytes = reserved + (result->untracked_bytes > 0 ? result->untracked_bytes : 0);
+  result->needed_low_bytes = result->needed_bytes;
+  if (cell->offload_tracker) {
+    MemoryStatistics statistics;
+    vl_tracker_statistics(cell->offload_tracker, &statistics);
+    result->peak_offload_bytes = statistics.reserved.peak_bytes;
+  }
+  result->cached_free_bytes = result->peak_reserved_bytes - result->peak_allocated_bytes;
+}
+
+/* An upper bound: what a whole obtain and release costs on this heap, each counted as one event. */
+void cell_measure_tracker(Cell *cell) {
+  CellResult *result = cell->result;
+  if (result->step_count == 0) return;
+  enum { ROUNDS = 2000 };
+  AllocationRequest request = {
+      .bytes = 4096, .category = MEMORY_WORKSPACE, .name = "probe", .scope = "probe"};
+  int64_t start_ns = vl_monotonic_ns();
+  for (int32_t i = 0; i < ROUNDS; i++) {
+    Block *block = NULL;
+    if (vl_heap_obtain(cell->heap, &request, &block).code != VL_OK) return;
+    vl_heap_release(cell->heap, &block);
+  }
+  double event_s = (double)(vl_monotonic_ns() - start_ns) * 1e-9 / (2.0 * ROUNDS);
+  double step_s = 0.0;
+  for (int32_t i = 0; i < result->step_count; i++)
+    step_s += result->step_s[i];
+  result->tracker_share = (double)result->events_per_step * event_s / (step_s / result->step_count);
+}
+
+Status cell_take_scaler(Cell *cell) {
+  Scaler scaler;
+  CellResult *result = cell->result;
+  if (cell->spec->inference || result->device.predicts) return vl_ok();
+  VL_TRY(vl_run_scaler(&cell->run, &scaler));
+  result->loss_scale = scaler.scale;
+  result->skipped_steps = scaler.skipped;
+  return vl_ok();
+}

@@ -1,0 +1,251 @@
+/* The report's tables of single cells: all of them, and those that offloaded, were monitored, failed or leak.
+ */
+#include "harness/report_document.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *text_or(const char *text, const char *otherwise) {
+  return text != NULL ? text : otherwise;
+}
+
+static bool is_cell(const json_t *record) {
+  const char *kind = vl_record_text(record, "kind");
+  return kind == NULL || strcmp(kind, "cell") == 0;
+}
+
+static const char *workload_name(Document *document, const json_t *record) {
+  char name[256];
+  Workload workload = {.case_name = vl_record_text(record, "case"),
+                       .settings = vl_record_text(record, "settings"),
+                       .inference = vl_record_flag(record, "inference")};
+  vl_workload_text(&workload, name, sizeof(name));
+  return vl_document_format(document, "%s", name);
+}
+
+static int64_t field_or_status(const json_t *record, const char *path) {
+  return vl_record_has_status(record, "ok") ? vl_record_integer(record, path) : -1;
+}
+
+static void cell_row(Document *document, const json_t *record, const char **cells) {
+  char device[256];
+  vl_device_text(record, device, sizeof(device));
+  int64_t batch = vl_record_batch(record), capacity = vl_record_integer(record, "capacity_bytes");
+  double speed = vl_record_real(record, "samples_per_s"), step = vl_record_real(record, "step_s"),
+         spread = vl_record_real(record, "step_s_spread");
+  bool timed = vl_record_has_status(record, "ok") && !vl_record_is_emulated(record);
+  cells[0] = workload_name(document, record);
+  char name[VL_RECIPE_BYTES + 128];
+  vl_record_name(record, name, sizeof(name));
+  cells[1] = vl_document_format(document, "%s", name);
+  if (batch >= 0) cells[2] = vl_document_format(document, "%lld", (long long)batch);
+  cells[3] = vl_document_format(document, "%s", device);
+  cells[4] = vl_document_format(document, "%s%s", vl_record_is_predicted(record) ? "predicted" : "measured",
+                                vl_record_is_emulated(record) ? ", emulated" : "");
+  cells[5] = vl_document_format(document, "%s", text_or(vl_record_text(record, "status"), "n/a"));
+  cells[6] = capacity > 0 ? vl_document_gib(document, capacity) : "none";
+  cells[7] = vl_document_gib(document, field_or_status(record, "needed_bytes"));
+  cells[8] = vl_document_gib(document, field_or_status(record, "peak_allocated_bytes"));
+  cells[9] = vl_document_gib(document, field_or_status(record, "peak_reserved_bytes"));
+  cells[10] = vl_document_gib(document, field_or_status(record, "peak_driver_bytes"));
+  cells[11] = vl_document_gib(document, field_or_status(record, "peak_step_bytes"));
+  if (timed && isfinite(step)) cells[12] = vl_document_format(document, "%.4g", step);
+  if (timed && isfinite(spread)) cells[13] = vl_document_format(document, "%.2g", spread);
+  if (timed && isfinite(speed)) cells[14] = vl_document_format(document, "%.2f", speed);
+}
+
+void vl_report_cells(Document *document, const RecordSet *records) {
+  static const TableColumn columns[] = {
+      {"workload", "", false},        {"recipe", "", false},        {"batch", "samples", true},
+      {"device", "", false},          {"numbers are", "", false},   {"status", "", false},
+      {"capacity", "GiB", true},      {"needed", "GiB", true},      {"peak allocated", "GiB", true},
+      {"peak reserved", "GiB", true}, {"peak driver", "GiB", true}, {"step memory", "GiB", true},
+      {"step, median", "s", true},    {"step, spread", "s", true},  {"samples", "1/s", true}};
+  enum { COUNT = sizeof(columns) / sizeof(columns[0]) };
+  vl_document_add(document, PASSAGE_HEADING, false, "All cells");
+  Passage *passage =
+      vl_document_add(document, PASSAGE_TABLE, false, "One row a cell, in the order they were run");
+  int32_t cells = 0;
+  for (int32_t i = 0; i < records->count; i++)
+    cells += is_cell(records->records[i]);
+  vl_document_table(document, passage, columns, COUNT, cells);
+  for (int32_t i = 0, row = 0; i < records->count; i++)
+    if (is_cell(records->records[i])) cell_row(document, records->records[i], passage->rows[row++]);
+}
+
+static const char *mib(Document *document, int64_t bytes) {
+  return bytes >= 0 ? vl_document_format(document, "%.1f", (double)bytes / 0x1p20) : "n/a";
+}
+
+static bool moved(const json_t *record) {
+  return is_cell(record) && vl_record_has_status(record, "ok") &&
+         vl_record_integer(record, "evicted_bytes") > 0;
+}
+
+/* What recipes that offload moved, and what it cost. */
+void vl_report_offloads(Document *document, const RecordSet *records) {
+  static const TableColumn columns[] = {{"workload", "", false},      {"recipe", "", false},
+                                        {"batch", "samples", true},   {"numbers are", "", false},
+                                        {"needed", "GiB", true},      {"moved out a step", "GiB", true},
+                                        {"moved back", "GiB", true},  {"held there", "GiB", true},
+                                        {"waited a step", "s", true}, {"step, median", "s", true}};
+  int32_t count = 0, row = 0;
+  for (int32_t i = 0; i < records->count; i++)
+    count += moved(records->records[i]);
+  if (count == 0) return;
+  vl_document_add(document, PASSAGE_HEADING, false, "Offloaded");
+  Passage *passage = vl_document_add(document, PASSAGE_TABLE, false,
+                                     "Copied to host memory or a file and back; no part of what is needed");
+  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), count);
+  for (int32_t i = 0; i < records->count; i++) {
+    const json_t *record = records->records[i];
+    if (!moved(record)) continue;
+    const char **cells = passage->rows[row++];
+    double waited = vl_record_real(record, "offload_stall_s"), step = vl_record_real(record, "step_s");
+    cells[0] = workload_name(document, record);
+    cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+    cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
+    cells[3] = vl_record_is_predicted(record) ? "predicted" : "measured";
+    cells[4] = vl_document_gib(document, vl_record_integer(record, "needed_bytes"));
+    cells[5] = vl_document_gib(document, vl_record_integer(record, "evicted_bytes"));
+    cells[6] = vl_document_gib(document, vl_record_integer(record, "fetched_bytes"));
+    cells[7] = vl_document_gib(document, vl_record_integer(record, "peak_offload_bytes"));
+    if (isfinite(waited)) cells[8] = vl_document_format(document, "%.3f", waited);
+    if (isfinite(step)) cells[9] = vl_document_format(document, "%.4g", step);
+  }
+}
+
+/* ---- Monitored cells ------------------------------------------------------------------------------------------- */
+
+/* Of a list of a cell's steps; NaN where it has no such element. */
+static double step_value(const json_t *record, const char *list, size_t step) {
+  const json_t *value = json_array_get(json_object_get(record, list), step);
+  return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static size_t monitored_steps(const json_t *record) {
+  return is_cell(record) ? json_array_size(json_object_get(record, "monitor_loss_scale")) : 0;
+}
+
+/* "65536 to 4096": the first and the last step that tell, or one number where nothing changed. */
+static const char *from_to(Document *document, const json_t *record, const char *list) {
+  double first = NAN, last = NAN;
+  for (size_t i = 0; i < monitored_steps(record); i++) {
+    double value = step_value(record, list, i);
+    if (isnan(first)) first = value;
+    if (!isnan(value)) last = value;
+  }
+  if (isnan(first)) return "n/a";
+  if (first == last) return vl_document_format(document, "%.5g", first);
+  return vl_document_format(document, "%.5g to %.5g", first, last);
+}
+
+static double largest(const json_t *record, const char *list) {
+  double most = NAN;
+  for (size_t i = 0; i < monitored_steps(record); i++)
+    most = fmax(most, step_value(record, list, i));
+  return most;
+}
+
+/* What mixed precision did to the gradients of monitored cells. */
+void vl_report_monitors(Document *document, const RecordSet *records) {
+  static const TableColumn columns[] = {
+      {"workload", "", false},        {"recipe", "", false},
+      {"batch", "samples", true},     {"steps", "", true},
+      {"loss scale", "", true},       {"skipped", "steps", true},
+      {"gradient norm", "", true},    {"flushed to zero, at most", "%", true},
+      {"first not finite", "", false}};
+  int32_t count = 0, row = 0;
+  for (int32_t i = 0; i < records->count; i++)
+    count += monitored_steps(records->records[i]) > 0;
+  if (count == 0) return;
+  vl_document_add(document, PASSAGE_HEADING, false, "Monitored precision");
+  Passage *passage =
+      vl_document_add(document, PASSAGE_TABLE, false,
+                      "From the first to the last step; gradients as they are after unscaling");
+  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), count);
+  for (int32_t i = 0; i < records->count; i++) {
+    const json_t *record = records->records[i];
+    if (monitored_steps(record) == 0) continue;
+    const char **cells = passage->rows[row++];
+    double flushed = largest(record, "monitor_flushed_share");
+    cells[0] = workload_name(document, record);
+    cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+    cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
+    cells[3] = vl_document_format(document, "%zu", monitored_steps(record));
+    cells[4] = from_to(document, record, "monitor_loss_scale");
+    cells[5] = vl_document_format(document, "%lld", (long long)vl_record_integer(record, "skipped_steps"));
+    cells[6] = from_to(document, record, "monitor_gradient_norm");
+    if (isfinite(flushed)) cells[7] = vl_document_format(document, "%.3g", 100.0 * flushed);
+    cells[8] = vl_document_format(document, "%s", text_or(vl_record_text(record, "first_nonfinite"), "none"));
+  }
+}
+
+/* Cells that ran out of memory: running out is a result, with what was asked and what was live. */
+void vl_report_failures(Document *document, const RecordSet *records) {
+  static const TableColumn columns[] = {{"workload", "", false},     {"recipe", "", false},
+                                        {"batch", "samples", true},  {"capacity", "GiB", true},
+                                        {"numbers are", "", false},  {"ran out in", "", false},
+                                        {"asked", "MiB", true},      {"allocated", "GiB", true},
+                                        {"parameters", "GiB", true}, {"what the heap said", "", false}};
+  int32_t failures = 0, row = 0;
+  for (int32_t i = 0; i < records->count; i++)
+    failures += is_cell(records->records[i]) && vl_record_has_status(records->records[i], "oom");
+  if (failures == 0) return;
+  vl_document_add(document, PASSAGE_HEADING, false, "Out of memory");
+  Passage *passage =
+      vl_document_add(document, PASSAGE_TABLE, false, "Cells that did not fit, and where they stopped");
+  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), failures);
+  for (int32_t i = 0; i < records->count; i++) {
+    const json_t *record = records->records[i];
+    if (!is_cell(record) || !vl_record_has_status(record, "oom")) continue;
+    const char **cells = passage->rows[row++];
+    int64_t capacity = vl_record_integer(record, "capacity_bytes");
+    cells[0] = workload_name(document, record);
+    cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+    cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
+    cells[3] = capacity > 0 ? vl_document_gib(document, capacity) : "none";
+    cells[4] = vl_record_is_predicted(record) ? "predicted" : "measured";
+    cells[5] = vl_document_format(document, "%s", text_or(vl_record_text(record, "oom_segment"), "n/a"));
+    cells[6] = mib(document, vl_record_integer(record, "oom_request_bytes"));
+    cells[7] = vl_document_gib(document, vl_record_integer(record, "peak_allocated_bytes"));
+    cells[8] = vl_document_gib(document, vl_record_integer(record, "peak_by_category.parameter"));
+    cells[9] = vl_document_format(document, "%s", text_or(vl_record_text(record, "error"), "n/a"));
+  }
+}
+
+/* Cells whose live bytes keep growing, and where to look. */
+void vl_report_leaks(Document *document, const RecordSet *records) {
+  bool headed = false;
+  for (int32_t i = 0; i < records->count; i++) {
+    const json_t *record = records->records[i];
+    int64_t rate = vl_record_integer(record, "leak_bytes_per_step");
+    if (!is_cell(record) || rate <= 0) continue;
+    if (!headed) vl_document_add(document, PASSAGE_HEADING, false, "Leaks");
+    headed = true;
+    const json_t *leaks = json_object_get(record, "leaks"), *largest = json_array_get(leaks, 0);
+    char bytes[32];
+    vl_format_bytes(rate, bytes, sizeof bytes);
+    vl_document_add(
+        document, PASSAGE_NOTE, true,
+        vl_document_format(
+            document, "Leak: %s, %s: %s more after every step, in %zu%s tensors, most in %s of %s",
+            workload_name(document, record), text_or(vl_record_text(record, "recipe"), "n/a"), bytes,
+            json_array_size(leaks), json_array_size(leaks) == VL_MAX_LEAKS ? " and more" : "",
+            text_or(vl_record_text(largest, "name"), "n/a"),
+            text_or(vl_record_text(largest, "scope"), "n/a")));
+  }
+}
+
+/* Why other cells have no numbers. */
+void vl_report_errors(Document *document, const RecordSet *records) {
+  for (int32_t i = 0; i < records->count; i++) {
+    const json_t *record = records->records[i];
+    const char *error = vl_record_text(record, "error"), *status = vl_record_text(record, "status");
+    if (error == NULL || error[0] == '\0' || vl_record_has_status(record, "oom")) continue;
+    vl_document_add(document, PASSAGE_NOTE, false,
+                    vl_document_format(document, "%s at batch %lld: %s: %s",
+                                       text_or(vl_record_text(record, "recipe"), "unnamed"),
+                                       (long long)vl_record_batch(record), text_or(status, "n/a"), error));
+  }
+}
