@@ -196,6 +196,8 @@ typedef struct TimelineEvent {
   char scope[VL_NAME_BYTES];
 } TimelineEvent;
 
+enum { VL_SKETCH_SUMS = 32 };
+
 /* What a step did to its numbers. */
 typedef struct StepMonitor {
   double loss_scale; /* it was computed with; 1 without loss scaling */
@@ -203,7 +205,15 @@ typedef struct StepMonitor {
   double
       gradient_norm; /* of all gradients together, unscaled, before clipping; not finite where one is not */
   double flushed_share; /* of the low-precision results of backward, by rounding; NaN: kernels do not tell */
+  /* All gradients of parameters, unscaled, each element with signs of its own that Philox keys by the
+   * parameter's name: sums of +-g. They are the same signs in every cell and step, so the difference of two
+   * cells' sums is the sketch of the difference of their gradients, and the mean square of the sums is its
+   * squared norm, unbiased (Alon, Matias, Szegedy, STOC 1996). With 32 sums the standard deviation of a
+   * squared norm is at most sqrt(2 / 32) = 1/4 of it, that of a norm about 1/8. */
+  double sketch[VL_SKETCH_SUMS];
 } StepMonitor;
+/* The distance of two sketches over a norm: the relative error of the first's gradients, estimated. */
+double vl_sketch_error(const double sketch[VL_SKETCH_SUMS], const double of[VL_SKETCH_SUMS]);
 
 /* The first result that was not finite. */
 typedef struct NonFinite {

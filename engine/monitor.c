@@ -1,15 +1,17 @@
 /* What steps do to their numbers, watched from outside: the loss scale, skipped steps, the norm of all
- * gradients, what low precision flushed to zero, and the first tensor that is not finite. Reads every result
- * a node leaves, so a step that is watched tells nothing about time. */
+ * gradients and a sketch of them, what low precision flushed to zero, and the first tensor that is not
+ * finite. Reads every result a node leaves, so a step that is watched tells nothing about time. */
 #include "engine/internal.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct Monitor {
-  const Executable *executable; /* whose storages the squares are of */
-  double *squares;              /* by storage: of a gradient, as it was written last */
-  double norm;                  /* as gradient_factor says; NaN: it did not */
+  const Executable *executable;       /* whose storages the squares are of */
+  double *squares;                    /* by storage: of a gradient, as it was written last */
+  int32_t *gradient;                  /* by storage: the parameter it is the gradient of, or -1 */
+  double (*sketches)[VL_SKETCH_SUMS]; /* by parameter: of its gradient, as it was written last */
+  double norm;                        /* as gradient_factor says; NaN: it did not */
   Scaler before;
   Rounding rounding;
   void *host; /* where values are downloaded */
@@ -28,6 +30,8 @@ Monitor *engine_monitor_create(void) {
 void engine_monitor_destroy(Monitor **monitor) {
   if (!*monitor) return;
   free((*monitor)->squares);
+  free((*monitor)->gradient);
+  free((*monitor)->sketches);
   free((*monitor)->host);
   free(*monitor);
   *monitor = NULL;
@@ -44,9 +48,46 @@ Status engine_monitor_begin(Monitor *monitor, Run *run) {
 /* A step may end with another program, which writes every sum of gradients again. */
 static void follow_program(Monitor *monitor, const Executable *executable) {
   if (monitor->executable == executable) return;
+  const Program *program = &executable->program;
+  size_t storages = (size_t)program->graph->storage_count + 1;
   free(monitor->squares);
+  free(monitor->gradient);
+  free(monitor->sketches);
   monitor->executable = executable;
-  monitor->squares = vl_allocate(((size_t)executable->program.graph->storage_count + 1) * sizeof(double));
+  monitor->squares = vl_allocate(storages * sizeof *monitor->squares);
+  monitor->gradient = vl_allocate(storages * sizeof *monitor->gradient);
+  monitor->sketches = vl_allocate(((size_t)program->gradient_count + 1) * sizeof *monitor->sketches);
+  for (size_t i = 0; i < storages; i++)
+    monitor->gradient[i] = -1;
+  for (int32_t i = 0; i < program->gradient_count; i++)
+    monitor->gradient[program->gradients[i].gradient->storage->id] = i;
+}
+
+/* The sums of one gradient: bit s of an element's word is its sign in sum s. */
+static void sketch_values(const char *parameter, const void *values, const Storage *storage,
+                          double sums[VL_SKETCH_SUMS]) {
+  uint64_t name = vl_random_key(0, 0, parameter);
+  const uint32_t key[2] = {(uint32_t)name, (uint32_t)(name >> 32)};
+  uint32_t words[4] = {0};
+  for (int32_t s = 0; s < VL_SKETCH_SUMS; s++)
+    sums[s] = 0.0;
+  for (int64_t i = 0; i < storage->elements; i++) {
+    const uint64_t block = (uint64_t)i / 4;
+    if (i % 4 == 0)
+      vl_philox((const uint32_t[4]){(uint32_t)block, (uint32_t)(block >> 32), 0, 0}, key, words);
+    double value = vl_element_get(values, storage->dtype, i);
+    for (int32_t s = 0; s < VL_SKETCH_SUMS; s++)
+      sums[s] += (words[i % 4] & 1U << s) != 0 ? -value : value;
+  }
+}
+
+double vl_sketch_error(const double sketch[VL_SKETCH_SUMS], const double of[VL_SKETCH_SUMS]) {
+  double difference = 0.0, norm = 0.0;
+  for (int32_t s = 0; s < VL_SKETCH_SUMS; s++) {
+    difference += (sketch[s] - of[s]) * (sketch[s] - of[s]);
+    norm += of[s] * of[s];
+  }
+  return sqrt(difference / norm);
 }
 
 /* A storage's values on the host, in the order of its logical shape. */
@@ -89,6 +130,10 @@ static Status look_at(Monitor *monitor, const Run *run, const Instance *instance
     }
   }
   if (is_gradient) monitor->squares[storage->id] = squares;
+  int32_t parameter = monitor->gradient[storage->id];
+  if (parameter >= 0)
+    sketch_values(run->executable->program.gradients[parameter].parameter->name, monitor->host, storage,
+                  monitor->sketches[parameter]);
   return vl_ok();
 }
 
@@ -123,6 +168,10 @@ Status engine_monitor_end(Monitor *monitor, Run *run, StepMonitor *result) {
                            ? (double)monitor->rounding.flushed / (double)monitor->rounding.values
                            : (double)NAN,
   };
+  for (int32_t s = 0; monitor->executable && s < VL_SKETCH_SUMS; s++) {
+    for (int32_t i = 0; i < monitor->executable->program.gradient_count; i++)
+      result->sketch[s] += monitor->sketches[i][s] / monitor->before.scale;
+  }
   return vl_ok();
 }
 

@@ -111,6 +111,8 @@ typedef struct ClaimRule {
 void vl_decide_level_pairs(const Claim *claim, const RecordSet *cells, Finding *finding);
 /* claims_amp.c */
 void vl_decide_amp_saving(const Claim *claim, const RecordSet *cells, Finding *finding);
+void vl_decide_amp_speed(const Claim *claim, const RecordSet *cells, Finding *finding);
+void vl_decide_amp_gradients(const Claim *claim, const RecordSet *cells, Finding *finding);
 void vl_decide_amp_overflow(const Claim *claim, const RecordSet *cells, Finding *finding);
 /* NULL when unknown. */
 const ClaimRule *vl_claim_rule_find(const char *name);

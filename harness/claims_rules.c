@@ -416,6 +416,7 @@ static const char *const pair_numbers[] = {"batch",        "baseline_gb", "optim
                                            "tolerance_gb", "saving",      NULL};
 
 static const char *const amp_lists[] = {"cases", NULL};
+static const char *const gradient_numbers[] = {"gradient_error", NULL};
 static const char *const overflow_numbers[] = {"overflows_found", NULL};
 static const char *const fragmentation_numbers[] = {"fragmentation", NULL};
 static const char *const retained_numbers[] = {"rate_error", NULL};
@@ -468,6 +469,11 @@ static const ClaimRule rules[] = {
      .numbers = cost_numbers,
      .lists = amp_lists,
      .decide = vl_decide_amp_saving},
+    {.name = "amp-speed", .any_workload = true, .numbers = cost_numbers, .decide = vl_decide_amp_speed},
+    {.name = "amp-gradients",
+     .any_workload = true,
+     .numbers = gradient_numbers,
+     .decide = vl_decide_amp_gradients},
     {.name = "amp-overflow",
      .any_workload = true,
      .numbers = overflow_numbers,
@@ -497,5 +503,5 @@ const char *vl_claim_rule_names(void) {
          "oom-phases, "
          "oom-parameter-share, checkpoint-cost, checkpoint-snippet, checkpoint-interval, "
          "checkpoint-workload, level-pairs, accumulation-fragmentation, retained-graph, "
-         "amp-saving, amp-overflow, awaiting-suite, never-a-verdict";
+         "amp-saving, amp-speed, amp-gradients, amp-overflow, awaiting-suite, never-a-verdict";
 }

@@ -168,6 +168,17 @@ static json_t *leak_list(const CellResult *result) {
   return list;
 }
 
+/* One list, VL_SKETCH_SUMS numbers a step. */
+static void set_sketches(json_t *record, const CellResult *result, json_t *reasons) {
+  int64_t count = (int64_t)result->monitor_count * VL_SKETCH_SUMS;
+  double *values = vl_allocate((size_t)count * sizeof *values);
+  for (int64_t i = 0; i < count; i++)
+    values[i] = result->monitors[i / VL_SKETCH_SUMS].sketch[i % VL_SKETCH_SUMS];
+  json_object_set_new(record, "monitor_gradient_sketch",
+                      list_of(values, count, "monitor_gradient_sketch", reasons));
+  free(values);
+}
+
 /* A list a quantity, an element a step; without monitoring there are none. */
 static void set_monitors(json_t *record, const CellResult *result, json_t *reasons) {
   int32_t count = result->monitor_count;
@@ -183,6 +194,7 @@ static void set_monitors(json_t *record, const CellResult *result, json_t *reaso
     json_object_set_new(record, vl_monitors[q].list, list_of(values, count, vl_monitors[q].list, reasons));
   }
   free(values);
+  set_sketches(record, result, reasons);
 }
 
 static json_t *scope_list(const CellResult *result) {

@@ -98,7 +98,7 @@ static void free_list_rows(ListRows *rows) {
 }
 
 static void write_numbers(H5Writer *writer, const Store *store, const char *group, const char *path,
-                          H5ColumnText text) {
+                          const char *position, H5ColumnText text) {
   H5Table table;
   ListRows rows = list_rows(store, path);
   double *values = vl_allocate((size_t)(rows.count + 1) * sizeof *values);
@@ -108,7 +108,7 @@ static void write_numbers(H5Writer *writer, const Store *store, const char *grou
     values[i] = json_is_number(value) ? json_number_value(value) : NAN;
   }
   vl_h5_table_open(writer, writer->file, group, "row", rows.count, &table);
-  write_list_rows(writer, &table, &rows, "step");
+  write_list_rows(writer, &table, &rows, position);
   vl_h5_reals(writer, &table, text, values);
   vl_h5_table_close(&table);
   free(values);
@@ -352,15 +352,17 @@ Status vl_results_write(const Store *store) {
   vl_h5_start(&writer);
   write_head(&writer, store);
   write_cells(&writer, store);
-  write_numbers(&writer, store, "steps", "step_times_s",
+  write_numbers(&writer, store, "steps", "step_times_s", "step",
                 (H5ColumnText){"step_s", "s", "time of a measured step"});
-  write_numbers(&writer, store, "losses", "losses",
+  write_numbers(&writer, store, "losses", "losses", "step",
                 (H5ColumnText){"loss", "1", "of every step, warm-up included"});
-  write_numbers(&writer, store, "step_peaks", "step_peaks_bytes",
+  write_numbers(&writer, store, "step_peaks", "step_peaks_bytes", "step",
                 (H5ColumnText){"peak_allocated_bytes", "bytes", "of every step, warm-up included"});
-  write_numbers(&writer, store, "live", "live_bytes",
+  write_numbers(&writer, store, "live", "live_bytes", "step",
                 (H5ColumnText){"allocated_bytes", "bytes", "when a step had ended, warm-up included"});
   write_monitors(&writer, store);
+  write_numbers(&writer, store, "gradient_sketches", "monitor_gradient_sketch", "position",
+                (H5ColumnText){"sum", "1", "of all gradients with signs; 32 a step"});
   write_scopes(&writer, store);
   write_terms(&writer, store);
   Status status = write_timelines(&writer, store);

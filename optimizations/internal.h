@@ -9,13 +9,19 @@ extern const Optimization optimization_accumulate, optimization_attention, optim
     optimization_update, optimization_checkpoint, optimization_recompute, optimization_freeze,
     optimization_loss_chunks, optimization_optimizer_state, optimization_dropout, optimization_layer_norm,
     optimization_inplace_abn, optimization_offload, optimization_loss_scale, optimization_clip,
-    optimization_accumulate_wrong, optimization_retain_graph, optimization_precision;
+    optimization_accumulate_wrong, optimization_retain_graph, optimization_precision,
+    optimization_activation_gradients;
 
 /* VL_INVALID for a value that is not in the comma-separated list. */
 Status optimization_one_of(const Optimization *of, const char *value, const char *accepted) VL_CHECKED;
 
 /* A finite number above 0, with "." whatever the locale; VL_INVALID says what is accepted. */
 Status optimization_positive(const Optimization *of, const char *value, double *number) VL_CHECKED;
+
+/* Takes away a cast whose input has its output's type already: its readers read the input, which becomes the
+ * parameter's gradient, or the part of one, that the output was. Where the input cannot, since others read it
+ * too, the cast becomes a copy. */
+Status optimization_remove_cast(Program *program, Node *cast) VL_CHECKED;
 
 /* ---- accumulate ------------------------------------------------------------------------------------------ */
 

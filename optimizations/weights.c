@@ -31,6 +31,36 @@ static Tensor *first_part(Tensor *gradient) {
   return gradient;
 }
 
+/* What is a parameter's gradient alone may be added to in place, and is freed with it. */
+static bool can_be_gradient(const Graph *graph, const Tensor *tensor) {
+  return tensor->storage->role == ROLE_ACTIVATION && vl_graph_reads(graph, tensor, NULL) == 1;
+}
+
+Status optimization_remove_cast(Program *program, Node *cast) {
+  Graph *graph = program->graph;
+  Tensor *from = cast->outputs[0], *to = cast->inputs[0];
+  Storage *left = from->storage;
+  if (left->role == ROLE_GRADIENT && !can_be_gradient(graph, to)) {
+    cast->op = vl_op_find("copy");
+    cast->params = (OpParams){0};
+    return vl_graph_infer_again(graph, cast);
+  }
+  if (left->role == ROLE_GRADIENT) {
+    to->storage->role = ROLE_GRADIENT;
+    to->storage->name = left->name;
+    left->name = vl_arena_format(graph->arena, "%s.cast", left->name);
+  }
+  vl_graph_replace_reads(graph, from, to);
+  vl_graph_move_storage(graph, left, to->storage);
+  for (int32_t i = 0; i < program->gradient_count; i++) {
+    if (program->gradients[i].gradient != from) continue;
+    to->name = from->name;
+    program->gradients[i].gradient = to;
+  }
+  vl_graph_remove(graph, cast);
+  return vl_ok();
+}
+
 /* The op that makes a low weight gradient whose only reader casts it to fp32 makes fp32 itself. */
 static Status widen_gradient(Program *program, ParameterGradient *entry) {
   Graph *graph = program->graph;
@@ -44,18 +74,7 @@ static Status widen_gradient(Program *program, ParameterGradient *entry) {
   if (!can || vl_graph_reads(graph, low, &reader) != 1) return vl_ok();
   maker->params.dtype = DTYPE_F32;
   VL_TRY(vl_graph_infer_again(graph, maker));
-  Storage *left = wide->storage;
-  low->storage->role = ROLE_GRADIENT;
-  low->storage->name = left->name;
-  left->name = vl_arena_format(graph->arena, "%s.cast", left->name);
-  vl_graph_replace_reads(graph, wide, low);
-  vl_graph_move_storage(graph, left, low->storage);
-  if (entry->gradient == wide) {
-    low->name = wide->name;
-    entry->gradient = low;
-  }
-  vl_graph_remove(graph, cast);
-  return vl_ok();
+  return optimization_remove_cast(program, cast);
 }
 
 static Status check(const Program *program, const char *value, const Recipe *recipe) {

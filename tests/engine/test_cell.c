@@ -404,6 +404,35 @@ static void monitors_tell_of_every_step(void **state) {
   vl_cell_result_clear(&large);
 }
 
+/* Sketches tell how far the gradients of two cells are apart, and how long they are. */
+static void sketches_of_gradients_can_be_compared(void **state) {
+  (void)state;
+  CellSpec spec = small_bert();
+  spec.monitor = true;
+  static const struct {
+    const char *recipe;
+    double least, most; /* error against the baseline */
+  } cases[] = {{"baseline", 0.0, 0.0},
+               {"checkpoint=1", 0.0, 0.0},
+               {"accumulate=2", 0.0, 1e-4}, /* the same sums in another order */
+               {"amp=fp16", 1e-6, 0.02},
+               {"amp=fp16 activation-gradients=fp32", 1e-6, 0.02}};
+  CellResult base = run_recipe(spec, "baseline");
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    spec.micro_batch = strcmp(cases[i].recipe, "accumulate=2") == 0 ? 4 : 8;
+    CellResult its = run_recipe(spec, cases[i].recipe);
+    double error = vl_sketch_error(its.monitors[0].sketch, base.monitors[0].sketch), squares = 0.0;
+    if (!(error >= cases[i].least && error <= cases[i].most))
+      fail_msg("%s: gradients off by %g", cases[i].recipe, error);
+    for (int32_t s = 0; s < VL_SKETCH_SUMS; s++)
+      squares += its.monitors[0].sketch[s] * its.monitors[0].sketch[s];
+    double norm = sqrt(squares / VL_SKETCH_SUMS) / its.monitors[0].gradient_norm;
+    assert_true(norm > 0.6 && norm < 1.4); /* three standard deviations */
+    vl_cell_result_clear(&its);
+  }
+  vl_cell_result_clear(&base);
+}
+
 static void divergence_is_a_result(void **state) {
   (void)state;
   CellSpec spec = small_spec();
@@ -630,6 +659,7 @@ int main(void) {
       cmocka_unit_test(emulated_cells_say_so),
       cmocka_unit_test(tf32_needs_a_card_that_has_it),
       cmocka_unit_test(monitors_tell_of_every_step),
+      cmocka_unit_test(sketches_of_gradients_can_be_compared),
       cmocka_unit_test(divergence_is_a_result),
       cmocka_unit_test(a_request_to_stop_ends_after_the_step),
       cmocka_unit_test(a_cell_goes_on_where_a_saved_one_ended),

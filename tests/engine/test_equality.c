@@ -304,6 +304,78 @@ static void mixed_precision_is_within_rounding(void **state) {
   assert_loss_within("stack=vramlab amp=bf16", ldexp(1.0, -9));
 }
 
+/* ---- Gradients of activations in fp32 ------------------------------------------------------------------------- */
+
+static const char *const of_wide[] = {
+    "amp=bf16 activation-gradients=fp32 inplace=all",
+    "amp=bf16 activation-gradients=fp32 weights=cached",
+    "amp=bf16 activation-gradients=fp32 checkpoint=1",
+    "amp=bf16 activation-gradients=fp32 checkpoint=ops:6",
+    "amp=bf16 activation-gradients=fp32 recompute=norm update=in-backward",
+    "amp=bf16 activation-gradients=fp32 offload=activations",
+};
+
+static void results_are_bitwise_equal_with_fp32_activation_gradients(void **state) {
+  (void)state;
+  assert_same_results(build_small, "amp=bf16 activation-gradients=fp32", of_wide, COUNT(of_wide));
+  assert_same_results(build_bert, "amp=bf16 activation-gradients=fp32", of_wide, COUNT(of_wide));
+  assert_same_results(network_tied, "amp=bf16 activation-gradients=fp32", of_wide, COUNT(of_wide));
+}
+
+/* All gradients of the first step, whose loss is returned. */
+static double first_gradients(Build build, const char *recipe, Recording *gradients, Job *job) {
+  Program program;
+  build(&program);
+  job_open(job, device_name, &program, recipe, SEED, 0);
+  job_record_gradients(job, gradients);
+  return job_step(job, 0);
+}
+
+/* The norm of the difference over the norm. */
+static double relative_error(const Recording *actual, const Recording *expected) {
+  double difference = 0.0, norm = 0.0;
+  for (int32_t i = 0; i < expected->count; i++) {
+    const Item *want = &expected->items[i], *got = recording_find(actual, want->name);
+    assert_non_null(got);
+    assert_int_equal(got->dtype, want->dtype);
+    for (int64_t k = 0; k < want->bytes / vl_dtype_bytes(want->dtype, 1); k++) {
+      double value = vl_element_get(want->data, want->dtype, k);
+      double error = vl_element_get(got->data, got->dtype, k) - value;
+      difference += error * error;
+      norm += value * value;
+    }
+  }
+  return sqrt(difference / norm);
+}
+
+/* Forward is that of amp alone. Nothing is rounded on the way back, so what is left of the error is
+ * forward's: no more than with both. */
+static void fp32_activation_gradients_are_nearer(Build build, const char *amp, double unit) {
+  Recording gradients[3] = {0};
+  Job jobs[3];
+  char wide[96];
+  snprintf(wide, sizeof wide, "%s activation-gradients=fp32", amp);
+  first_gradients(build, "baseline", &gradients[0], &jobs[0]);
+  double loss = first_gradients(build, amp, &gradients[1], &jobs[1]);
+  double same = first_gradients(build, wide, &gradients[2], &jobs[2]);
+  assert_memory_equal(&loss, &same, sizeof loss);
+  double error = relative_error(&gradients[1], &gradients[0]),
+         less = relative_error(&gradients[2], &gradients[0]), bound = 2.0 * 14.0 * 4.0 * unit;
+  print_message("%s: gradients off by %.3g, with fp32 activation gradients %.3g, bound %.3g\n", amp, error,
+                less, bound);
+  assert_true(less <= error && error <= bound);
+  for (int32_t i = 0; i < 3; i++) {
+    recording_clear(&gradients[i]);
+    job_close(&jobs[i]);
+  }
+}
+
+static void fp32_activation_gradients_are_nearer_to_fp32(void **state) {
+  (void)state;
+  fp32_activation_gradients_are_nearer(build_bert, "amp=bf16", ldexp(1.0, -9));
+  fp32_activation_gradients_are_nearer(build_bert, "amp=fp16 loss-scale=off", ldexp(1.0, -12));
+}
+
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(results_are_bitwise_equal_to_the_baseline_d3),
@@ -319,6 +391,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(fusion_is_within_rounding),
       cmocka_unit_test(gradient_sums_are_the_same_inside_the_norm),
       cmocka_unit_test(mixed_precision_is_within_rounding),
+      cmocka_unit_test(results_are_bitwise_equal_with_fp32_activation_gradients),
+      cmocka_unit_test(fp32_activation_gradients_are_nearer_to_fp32),
   };
   if (argc > 1) device_name = argv[1];
   return cmocka_run_group_tests(tests, NULL, NULL);

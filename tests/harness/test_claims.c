@@ -3,6 +3,7 @@
 #include "harness/claims.h"
 #include "report_records.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -507,6 +508,129 @@ static void an_overflow_is_found(void **state) {
   vl_claims_destroy(&file);
 }
 
+/* A watched cell whose first gradients are off by `error`; NaN: they overflowed. */
+static void watched_cell(SyntheticSet *set, const char *recipe, double error, double flushed) {
+  Synthetic cell = {.suite = "amp",
+                    .recipe = recipe,
+                    .preserves = "tolerance",
+                    .batch = 4,
+                    .samples_per_s = 1,
+                    .loss_shift = error > 0 ? 0.25 : 0};
+  json_t *record = synthetic_record(&cell), *sketch = json_array();
+  for (int s = 0; s < 2 * VL_SKETCH_SUMS; s++) /* only the first step counts */
+    json_array_append_new(sketch,
+                          isnan(error) ? json_null() : json_real(s < VL_SKETCH_SUMS ? 2 + 2 * error : 9));
+  json_object_set_new(record, "monitor_gradient_sketch", sketch);
+  json_object_set_new(record, "monitor_flushed_share", json_pack("[f, f]", flushed, 0.5));
+  synthetic_add(set, record);
+}
+
+/* What low and fp32 activation gradients are off by, in fp16 and in bf16. */
+static void expect_gradients(const ClaimFile *file, const double errors[4], Verdict expected,
+                             const char *said) {
+  static const char *const recipes[] = {"amp=fp16", "amp=fp16 activation-gradients=fp32", "amp=bf16",
+                                        "amp=bf16 activation-gradients=fp32"};
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  watched_cell(&set, "baseline", 0, 0);
+  for (int i = 0; i < 4; i++)
+    if (errors[i] >= 0 || isnan(errors[i])) watched_cell(&set, recipes[i], errors[i], 0.03);
+  decide(file, "amp-grad-fp32", &set, &verdict);
+  const Finding *finding = &verdict.findings[0];
+  if (finding->verdict != expected || strstr(finding->numbers, said) == NULL)
+    fail_msg("%s: %s", vl_verdict_name(finding->verdict), finding->numbers);
+  synthetic_clear(&set);
+}
+
+static void low_activation_gradients_are_needed_or_not(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  const double nan_ = (double)NAN;
+  expect_gradients(file, (const double[]){0.02, 0.01, 0.14, 0.03}, VERDICT_REFUTED,
+                   "resnet50 bf16: low 14 %, 3 % flushed, loss off by 0.25 | fp32 3 %");
+  expect_gradients(file, (const double[]){0.2, 0.01, 0.3, 0.03}, VERDICT_SUPPORTED, "fp16: low 20 %");
+  expect_gradients(file, (const double[]){0.02, 0.01, 0.3, 0.03}, VERDICT_AMBIGUOUS, "bf16: low 30 %");
+  expect_gradients(file, (const double[]){0.02, 0.01, 0.3, 0.3}, VERDICT_AMBIGUOUS, "| fp32 30 %");
+  expect_gradients(file, (const double[]){0.02, -1, 0.02, 0.01}, VERDICT_UNDECIDED,
+                   "fp16: missing, monitored amp=fp16 activation-gradients=fp32");
+  expect_gradients(file, (const double[]){-1, -1, 0.02, 0.01}, VERDICT_UNDECIDED,
+                   "fp16: missing, monitored amp=fp16;");
+  expect_gradients(file, (const double[]){nan_, 0.01, 0.02, 0.01}, VERDICT_UNDECIDED, "low overflowed");
+  /* A run that diverged has left, whatever its first gradients. */
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  watched_cell(&set, "baseline", 0, 0);
+  watched_cell(&set, "amp=fp16", 0.01, 0);
+  watched_cell(&set, "amp=fp16 activation-gradients=fp32", 0.01, 0);
+  watched_cell(&set, "amp=bf16", 0.2, 0);
+  watched_cell(&set, "amp=bf16 activation-gradients=fp32", 0.01, 0);
+  json_object_set_new(set.owned[1], "status", json_string("diverged"));
+  decide(file, "amp-grad-fp32", &set, &verdict);
+  assert_int_equal(verdict.findings[0].verdict, VERDICT_SUPPORTED);
+  assert_non_null(strstr(verdict.findings[0].numbers, "diverged"));
+  synthetic_clear(&set);
+  Synthetic unwatched = {
+      .suite = "amp", .recipe = "baseline", .preserves = "bitwise", .batch = 4, .samples_per_s = 1};
+  synthetic_add(&set, synthetic_record(&unwatched));
+  decide(file, "amp-grad-fp32", &set, &verdict);
+  assert_int_equal(verdict.findings[0].verdict, VERDICT_UNDECIDED);
+  assert_string_equal(verdict.findings[0].numbers, "missing: a monitored baseline");
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
+static void timed_cell(SyntheticSet *set, const char *of, const char *recipe, int64_t batch, double speed) {
+  Synthetic cell = {
+      .suite = "amp", .recipe = recipe, .preserves = "tolerance", .batch = batch, .samples_per_s = speed};
+  json_t *record = synthetic_record(&cell);
+  json_object_set_new(record, "case", json_string(of));
+  json_object_set_new(record, "device", json_string("cuda"));
+  json_object_set_new(record, "isa", json_string("sm_80"));
+  json_object_set_new(record, "hardware", json_string("NVIDIA A100-SXM4-80GB"));
+  synthetic_add(set, record);
+}
+
+/* At the largest batch timed in both types, on a device that has tensor cores. */
+static void fp16_speed_is_told_of_tensor_cores(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  timed_cell(&set, "resnet50", "baseline", 32, 10);
+  timed_cell(&set, "resnet50", "amp=fp16", 32, 11);
+  timed_cell(&set, "resnet50", "baseline", 64, 10);
+  timed_cell(&set, "resnet50", "amp=fp16", 64, 24);
+  timed_cell(&set, "resnet50", "baseline", 128, 10);
+  decide(file, "amp-speed", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_SUPPORTED);
+  assert_non_null(strstr(verdict.numbers, "resnet50 batch 64: 2.40 times (2.3"));
+  assert_null(strstr(verdict.numbers, "batch 32"));
+  timed_cell(&set, "bert-base", "baseline", 16, 10);
+  timed_cell(&set, "bert-base", "amp=fp16", 16, 40);
+  decide(file, "amp-speed", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_AMBIGUOUS);
+  SyntheticSet only = {.owned = {set.owned[5], set.owned[6]}, .count = 2};
+  decide(file, "amp-speed", &only, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  for (int32_t i = 0; i < 2; i++)
+    json_object_set_new(only.owned[i], i == 0 ? "step_s_low" : "step_s_high", json_null());
+  decide(file, "amp-speed", &only, &verdict);
+  assert_int_equal(verdict.findings[0].verdict, VERDICT_UNDECIDED);
+  assert_non_null(strstr(verdict.findings[0].numbers, "fewer than 6 steps"));
+  /* No tensor cores; emulated. */
+  for (int32_t pass = 0; pass < 2; pass++) {
+    for (int32_t i = 0; i < set.count; i++) {
+      json_object_set_new(set.owned[i], "isa", json_string(pass == 0 ? "sm_61" : "sm_80"));
+      json_object_set_new(set.owned[i], "emulated", json_boolean(pass == 1));
+    }
+    decide(file, "amp-speed", &set, &verdict);
+    assert_int_equal(verdict.findings[0].verdict, VERDICT_UNDECIDED);
+    assert_non_null(strstr(verdict.findings[0].numbers, "vramlab run amp --device cuda"));
+  }
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
 /* ---- Scope and hashes ------------------------------------------------------------------------------------------- */
 
 /* Evidence from elsewhere stands beside the verdict and does not change it. */
@@ -579,6 +703,8 @@ int main(void) {
       cmocka_unit_test(two_levels_in_one_configuration),
       cmocka_unit_test(fp16_saves_what_it_saves_where_fp32_just_fits),
       cmocka_unit_test(an_overflow_is_found),
+      cmocka_unit_test(low_activation_gradients_are_needed_or_not),
+      cmocka_unit_test(fp16_speed_is_told_of_tensor_cores),
       cmocka_unit_test(elsewhere_does_not_decide),
       cmocka_unit_test(changed_region_is_said),
   };

@@ -33,6 +33,7 @@ static void equal_recipes_have_equal_text(void **state) {
   assert_canonical(" checkpoint=4\tamp=bf16\n", "amp=bf16 checkpoint=4");
   assert_canonical("checkpoint=4 stack=pytorch amp=bf16", "amp=bf16 checkpoint=4");
   assert_canonical("amp=bf16 stack=vramlab", "stack=vramlab amp=bf16");
+  assert_canonical("activation-gradients=fp32 amp=fp16", "amp=fp16 activation-gradients=fp32");
   assert_canonical("recompute=norm update=in-backward checkpoint=2 amp=bf16 stack=vramlab",
                    "stack=vramlab amp=bf16 update=in-backward checkpoint=2 recompute=norm");
 }
@@ -95,6 +96,7 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("inplace=source,all", "inplace=source,all", "accepted values are source, all");
   assert_refused("update=now", "update=now", "in-backward");
   assert_refused("recompute=all", "recompute=all", "norm");
+  assert_refused("activation-gradients=low", "activation-gradients=low", "accepted values are fp32");
   assert_refused("optimizer-state=4bit", "optimizer-state=4bit", "accepted values are 8bit");
   assert_refused("freeze=all", "freeze=all", "embeddings, or k");
   assert_refused("freeze=-1", "freeze=-1", "embeddings, or k");
@@ -164,6 +166,7 @@ static const char *const samples[][2] = {
     {"layer-norm", "composed"},
     {"dropout", "stored"},
     {"optimizer-state", "8bit"},
+    {"activation-gradients", "fp32"},
     {"weights", "cached"},
     {"inplace", "source"},
     {"update", "in-backward"},
