@@ -30,11 +30,6 @@ bool vl_checkpoint_cell(const json_t *record, CheckpointCell *cell) {
   return true;
 }
 
-static bool same_text(const json_t *a, const json_t *b, const char *path) {
-  const char *left = vl_record_text(a, path), *right = vl_record_text(b, path);
-  return left == right || (left != NULL && right != NULL && strcmp(left, right) == 0);
-}
-
 bool vl_checkpoint_same_job(const json_t *a, const json_t *b) {
   static const char *const numbers[] = {"micro_batch", "capacity_bytes", "threads"};
   static const char *const texts[] = {"case", "settings", "profile", "device"};
@@ -42,7 +37,7 @@ bool vl_checkpoint_same_job(const json_t *a, const json_t *b) {
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     if (vl_record_integer(a, numbers[i]) != vl_record_integer(b, numbers[i])) return false;
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-    if (!same_text(a, b, texts[i])) return false;
+    if (!vl_record_same_text(a, b, texts[i])) return false;
   return vl_same_device(a, b) && vl_checkpoint_cell(a, &left) && vl_checkpoint_cell(b, &right) &&
          strcmp(left.rest, right.rest) == 0;
 }
@@ -86,7 +81,7 @@ static double median_step(const RecordSet *cells, const json_t *like) {
   int64_t count = 0;
   for (int32_t i = 0; i < cells->count; i++) {
     double value = vl_record_real(cells->records[i], "step_s");
-    if (isfinite(value) && same_text(cells->records[i], like, "recipe") &&
+    if (isfinite(value) && vl_record_same_text(cells->records[i], like, "recipe") &&
         vl_checkpoint_same_job(cells->records[i], like))
       values[count++] = value;
   }

@@ -2,6 +2,7 @@
 #include "harness/claims.h"
 
 #include <ctype.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,25 +41,29 @@ static bool decides(const Claim *claim, const json_t *record) {
   return true;
 }
 
-/* ---- Which device ---------------------------------------------------------------------------------------------- */
-
-static bool same_text(const json_t *a, const json_t *b, const char *path) {
-  const char *left = vl_record_text(a, path), *right = vl_record_text(b, path);
-  return left == right || (left != NULL && right != NULL && strcmp(left, right) == 0);
+void vl_finding_say(Finding *finding, const char *format, ...) {
+  size_t used = strlen(finding->numbers);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(finding->numbers + used, sizeof(finding->numbers) - used, format, arguments);
+  va_end(arguments);
 }
+
+/* ---- Which device ---------------------------------------------------------------------------------------------- */
 
 /* Whether two cells are evidence of the same kind: same device; same settings unless the rule looks at them
  * together; same recipe where it looks at recipes apart. */
 static bool belong_together(const Claim *claim, const json_t *a, const json_t *b) {
   static const char *const devices[] = {"provenance", "device", "profile"};
   for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++)
-    if (!same_text(a, b, devices[i])) return false;
+    if (!vl_record_same_text(a, b, devices[i])) return false;
   /* A cell that was skipped or crashed does not know its hardware. */
   bool known = vl_record_text(a, "hardware") != NULL && vl_record_text(b, "hardware") != NULL;
-  if (known && !same_text(a, b, "hardware")) return false;
-  if (claim->rule->per_recipe && !same_text(a, b, "recipe")) return false;
+  if (known && !vl_record_same_text(a, b, "hardware")) return false;
+  if (claim->rule->per_recipe && !vl_record_same_text(a, b, "recipe")) return false;
   if (claim->rule->any_workload) return true;
-  return same_text(a, b, "settings") && vl_record_flag(a, "inference") == vl_record_flag(b, "inference");
+  return vl_record_same_text(a, b, "settings") &&
+         vl_record_flag(a, "inference") == vl_record_flag(b, "inference");
 }
 
 static bool contains_word(const char *text, const char *word, size_t length) {

@@ -118,6 +118,8 @@ void vl_decide_amp_overflow(const Claim *claim, const RecordSet *cells, Finding 
 const ClaimRule *vl_claim_rule_find(const char *name);
 /* Names of all rules, comma-separated, for messages. */
 const char *vl_claim_rule_names(void);
+/* Appends to a finding's numbers, printf style; what does not fit is cut. */
+void vl_finding_say(Finding *finding, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A number of the region; checked to be there when the file is read. */
 double vl_claim_number(const Claim *claim, const char *key);
 

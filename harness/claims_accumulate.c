@@ -3,17 +3,8 @@
 #include "harness/claims.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-__attribute__((format(printf, 2, 3))) static void say(Finding *finding, const char *format, ...) {
-  size_t used = strlen(finding->numbers);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(finding->numbers + used, sizeof(finding->numbers) - used, format, arguments);
-  va_end(arguments);
-}
 
 static bool recipe_of(const json_t *record, Recipe *recipe) {
   const char *text = vl_record_text(record, "recipe"), *status = vl_record_text(record, "status");
@@ -96,21 +87,22 @@ static double loss_difference(const json_t *a, const json_t *b) {
 
 static void say_sides(const Sides *sides, Finding *finding) {
   const char *settings = vl_record_text(sides->wrong, "settings");
-  say(finding, "%s%s%s%s, batch %lld in %lld: reserved over allocated %+.1f %% right, %+.1f %% wrong",
-      finding->numbers[0] != '\0' ? "; " : "", vl_record_text(sides->wrong, "case"),
-      settings != NULL ? " " : "", settings != NULL ? settings : "",
-      (long long)vl_record_integer(sides->wrong, "global_batch"),
-      (long long)vl_record_integer(sides->wrong, "accumulate"), 100 * reserved_over_allocated(sides->right),
-      100 * reserved_over_allocated(sides->wrong));
+  vl_finding_say(finding,
+                 "%s%s%s%s, batch %lld in %lld: reserved over allocated %+.1f %% right, %+.1f %% wrong",
+                 finding->numbers[0] != '\0' ? "; " : "", vl_record_text(sides->wrong, "case"),
+                 settings != NULL ? " " : "", settings != NULL ? settings : "",
+                 (long long)vl_record_integer(sides->wrong, "global_batch"),
+                 (long long)vl_record_integer(sides->wrong, "accumulate"),
+                 100 * reserved_over_allocated(sides->right), 100 * reserved_over_allocated(sides->wrong));
   if (sides->whole == NULL) return;
   double whole = (double)vl_record_integer(sides->whole, "peak_allocated_bytes");
-  say(finding, ", %+.1f %% as one batch, of whose allocated bytes they take %.2f and %.2f",
-      100 * reserved_over_allocated(sides->whole),
-      (double)vl_record_integer(sides->right, "peak_allocated_bytes") / whole,
-      (double)vl_record_integer(sides->wrong, "peak_allocated_bytes") / whole);
+  vl_finding_say(finding, ", %+.1f %% as one batch, of whose allocated bytes they take %.2f and %.2f",
+                 100 * reserved_over_allocated(sides->whole),
+                 (double)vl_record_integer(sides->right, "peak_allocated_bytes") / whole,
+                 (double)vl_record_integer(sides->wrong, "peak_allocated_bytes") / whole);
   double right = loss_difference(sides->right, sides->whole),
          wrong = loss_difference(sides->wrong, sides->whole);
-  if (isfinite(right)) say(finding, ", losses off by %.1e and %.1e", right, wrong);
+  if (isfinite(right)) vl_finding_say(finding, ", losses off by %.1e and %.1e", right, wrong);
 }
 
 void vl_decide_accumulation_fragmentation(const Claim *claim, const RecordSet *cells, Finding *finding) {
@@ -126,7 +118,7 @@ void vl_decide_accumulation_fragmentation(const Claim *claim, const RecordSet *c
     failed += !holds;
     say_sides(&sides, finding);
   }
-  if (held + failed == 0) say(finding, "missing: a job accumulated rightly and wrongly");
+  if (held + failed == 0) vl_finding_say(finding, "missing: a job accumulated rightly and wrongly");
   finding->verdict = held + failed == 0 ? VERDICT_UNDECIDED
                      : failed == 0      ? VERDICT_SUPPORTED
                      : held == 0        ? VERDICT_REFUTED
@@ -162,7 +154,8 @@ void vl_decide_retained_graph(const Claim *claim, const RecordSet *cells, Findin
     const json_t *leaks = json_object_get(record, "leaks"), *largest = json_array_get(leaks, 0);
     size_t count = json_array_size(leaks);
     const char *name = vl_record_text(largest, "name"), *scope = vl_record_text(largest, "scope");
-    say(finding,
+    vl_finding_say(
+        finding,
         "%s%s, batch %lld: %lld bytes more after every step, %lld of them in %zu%s tensors named, most in "
         "%s of %s; none without retain-graph",
         finding->numbers[0] != '\0' ? "; " : "", vl_record_text(record, "case"),
@@ -170,7 +163,8 @@ void vl_decide_retained_graph(const Claim *claim, const RecordSet *cells, Findin
         count == VL_MAX_LEAKS ? " and more" : "", name != NULL ? name : "nothing",
         scope != NULL ? scope : "nothing");
   }
-  if (exact + other == 0) say(finding, "missing: a run that keeps its graphs beside one that does not");
+  if (exact + other == 0)
+    vl_finding_say(finding, "missing: a run that keeps its graphs beside one that does not");
   finding->verdict = exact + other == 0 ? VERDICT_UNDECIDED
                      : other == 0       ? VERDICT_SUPPORTED
                      : exact == 0       ? VERDICT_REFUTED

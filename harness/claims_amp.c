@@ -3,26 +3,12 @@
 #include "harness/claims.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-__attribute__((format(printf, 2, 3))) static void say(Finding *finding, const char *format, ...) {
-  size_t used = strlen(finding->numbers);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(finding->numbers + used, sizeof(finding->numbers) - used, format, arguments);
-  va_end(arguments);
-}
 
 static bool has_text(const json_t *record, const char *path, const char *text) {
   const char *value = vl_record_text(record, path);
   return value != NULL && strcmp(value, text) == 0;
-}
-
-static bool same_text(const json_t *a, const json_t *b, const char *path) {
-  const char *left = vl_record_text(a, path), *right = vl_record_text(b, path);
-  return left == right || (left != NULL && right != NULL && strcmp(left, right) == 0);
 }
 
 /* Whether a cell is of a workload: "bert" is bert-base and its like. */
@@ -35,11 +21,11 @@ static bool is_monitored(const json_t *record) {
   return json_array_size(json_object_get(record, "monitor_gradient_sketch")) >= VL_SKETCH_SUMS;
 }
 
-static bool is_ok(const json_t *record) { return has_text(record, "status", "ok"); }
+static bool is_ok(const json_t *record) { return vl_record_has_status(record, "ok"); }
 
 /* Ran with its numbers watched, to whatever end. */
 static bool is_watched(const json_t *record) {
-  return is_monitored(record) && (is_ok(record) || has_text(record, "status", "diverged"));
+  return is_monitored(record) && (is_ok(record) || vl_record_has_status(record, "diverged"));
 }
 
 static bool is_timed(const json_t *record) {
@@ -51,8 +37,8 @@ static const json_t *twin_of(const RecordSet *cells, const json_t *record, const
                              bool (*is_wanted)(const json_t *record)) {
   for (int32_t i = 0; i < cells->count; i++) {
     const json_t *other = cells->records[i];
-    if (has_text(other, "recipe", recipe) && is_wanted(other) && same_text(other, record, "case") &&
-        same_text(other, record, "settings") &&
+    if (has_text(other, "recipe", recipe) && is_wanted(other) && vl_record_same_text(other, record, "case") &&
+        vl_record_same_text(other, record, "settings") &&
         vl_record_flag(other, "inference") == vl_record_flag(record, "inference") &&
         vl_record_integer(other, "global_batch") == vl_record_integer(record, "global_batch"))
       return other;
@@ -95,14 +81,14 @@ void vl_decide_amp_saving(const Claim *claim, const RecordSet *cells, Finding *f
     Saving saving = saving_of(cells, cases->items[i]->text);
     const char *between = i > 0 ? "; " : "";
     if (saving.batch == 0) {
-      say(finding, "%s%s: missing, fp32 and amp=fp16 at a batch of a power of two", between,
-          cases->items[i]->text);
+      vl_finding_say(finding, "%s%s: missing, fp32 and amp=fp16 at a batch of a power of two", between,
+                     cases->items[i]->text);
       continue;
     }
     known++;
     inside += saving.share >= low && saving.share <= high;
-    say(finding, "%s%s: %.1f %% at batch %lld", between, cases->items[i]->text, 100.0 * saving.share,
-        (long long)saving.batch);
+    vl_finding_say(finding, "%s%s: %.1f %% at batch %lld", between, cases->items[i]->text,
+                   100.0 * saving.share, (long long)saving.batch);
   }
   finding->verdict = known < cases->count ? VERDICT_UNDECIDED : verdict_of(inside, known);
 }
@@ -126,7 +112,7 @@ static const json_t *faster_of(const RecordSet *cells, const json_t *record) {
 static bool is_largest(const RecordSet *cells, const json_t *record) {
   for (int32_t i = 0; i < cells->count; i++) {
     const json_t *other = cells->records[i];
-    if (same_text(other, record, "case") && same_text(other, record, "settings") &&
+    if (vl_record_same_text(other, record, "case") && vl_record_same_text(other, record, "settings") &&
         vl_record_integer(other, "global_batch") > vl_record_integer(record, "global_batch") &&
         faster_of(cells, other) != NULL)
       return false;
@@ -143,19 +129,20 @@ void vl_decide_amp_speed(const Claim *claim, const RecordSet *cells, Finding *fi
     if (low == NULL || !is_largest(cells, wide)) continue;
     double least = vl_record_real(wide, "step_s_low") / vl_record_real(low, "step_s_high");
     double most = vl_record_real(wide, "step_s_high") / vl_record_real(low, "step_s_low");
-    say(finding, "%s%s batch %lld: %.2f times", finding->numbers[0] != '\0' ? "; " : "",
-        vl_record_text(wide, "case"), (long long)vl_record_integer(wide, "global_batch"),
-        vl_record_real(wide, "step_s") / vl_record_real(low, "step_s"));
+    vl_finding_say(finding, "%s%s batch %lld: %.2f times", finding->numbers[0] != '\0' ? "; " : "",
+                   vl_record_text(wide, "case"), (long long)vl_record_integer(wide, "global_batch"),
+                   vl_record_real(wide, "step_s") / vl_record_real(low, "step_s"));
     if (!isfinite(least) || !isfinite(most)) {
-      say(finding, ", fewer than 6 steps");
+      vl_finding_say(finding, ", fewer than 6 steps");
       continue;
     }
     known++;
     inside += least <= vl_claim_number(claim, "high") && most >= vl_claim_number(claim, "low");
-    say(finding, " (%.2f to %.2f)", least, most);
+    vl_finding_say(finding, " (%.2f to %.2f)", least, most);
   }
   if (finding->numbers[0] == '\0')
-    say(finding, "missing: fp32 and amp=fp16 timed on a device with tensor cores: %s", claim->command);
+    vl_finding_say(finding, "missing: fp32 and amp=fp16 timed on a device with tensor cores: %s",
+                   claim->command);
   finding->verdict = known == 0 ? VERDICT_UNDECIDED : verdict_of(inside, known);
 }
 
@@ -200,7 +187,7 @@ static Deviation deviation_of(const json_t *record, const json_t *base) {
   return (Deviation){.gradient = gradient_error(record, base),
                      .flushed = first_of(record, "monitor_flushed_share"),
                      .loss = largest_difference(record, base, "losses"),
-                     .diverged = has_text(record, "status", "diverged")};
+                     .diverged = vl_record_has_status(record, "diverged")};
 }
 
 static bool leaves(const Claim *claim, const Deviation *its) {
@@ -208,16 +195,16 @@ static bool leaves(const Claim *claim, const Deviation *its) {
 }
 
 static void say_deviation(Finding *finding, const char *what, const Deviation *its) {
-  say(finding, " %s ", what);
+  vl_finding_say(finding, " %s ", what);
   if (isfinite(its->gradient))
-    say(finding, "%.2g %%", 100.0 * its->gradient);
+    vl_finding_say(finding, "%.2g %%", 100.0 * its->gradient);
   else
-    say(finding, "overflowed");
-  if (isfinite(its->flushed)) say(finding, ", %.2g %% flushed", 100.0 * its->flushed);
+    vl_finding_say(finding, "overflowed");
+  if (isfinite(its->flushed)) vl_finding_say(finding, ", %.2g %% flushed", 100.0 * its->flushed);
   if (its->diverged)
-    say(finding, ", diverged");
+    vl_finding_say(finding, ", diverged");
   else
-    say(finding, ", loss off by %.2g", its->loss);
+    vl_finding_say(finding, ", loss off by %.2g", its->loss);
 }
 
 /* How the pairs of low and fp32 activation gradients came out. */
@@ -235,10 +222,12 @@ static void weigh_pair(const Claim *claim, const RecordSet *cells, const json_t 
   const json_t *low = twin_of(cells, base, recipe, is_watched);
   snprintf(recipe, sizeof(recipe), "amp=%s activation-gradients=fp32", type);
   const json_t *wide = twin_of(cells, base, recipe, is_watched);
-  say(finding, "%s%s %s:", finding->numbers[0] != '\0' ? "; " : "", vl_record_text(base, "case"), type);
+  vl_finding_say(finding, "%s%s %s:", finding->numbers[0] != '\0' ? "; " : "", vl_record_text(base, "case"),
+                 type);
   if (low == NULL || wide == NULL) {
     pairs->missing++;
-    say(finding, " missing, monitored amp=%s%s", type, low != NULL ? " activation-gradients=fp32" : "");
+    vl_finding_say(finding, " missing, monitored amp=%s%s", type,
+                   low != NULL ? " activation-gradients=fp32" : "");
     return;
   }
   Deviation of_low = deviation_of(low, base), of_wide = deviation_of(wide, base);
@@ -252,8 +241,8 @@ static void weigh_pair(const Claim *claim, const RecordSet *cells, const json_t 
   say_deviation(finding, "low", &of_low);
   say_deviation(finding, "| fp32", &of_wide);
   double bytes = (double)vl_record_integer(low, "peak_allocated_bytes");
-  say(finding, ", %+.0f %% bytes",
-      100.0 * ((double)vl_record_integer(wide, "peak_allocated_bytes") / bytes - 1.0));
+  vl_finding_say(finding, ", %+.0f %% bytes",
+                 100.0 * ((double)vl_record_integer(wide, "peak_allocated_bytes") / bytes - 1.0));
 }
 
 /* The gradients of amp with low and with fp32 activation gradients, against fp32 throughout. */
@@ -267,7 +256,7 @@ void vl_decide_amp_gradients(const Claim *claim, const RecordSet *cells, Finding
       weigh_pair(claim, cells, base, types[t], &pairs, finding);
   }
   int32_t known = pairs.inside + pairs.helped + pairs.neither;
-  if (known + pairs.missing + pairs.overflowed == 0) say(finding, "missing: a monitored baseline");
+  if (known + pairs.missing + pairs.overflowed == 0) vl_finding_say(finding, "missing: a monitored baseline");
   if (known == 0 || pairs.missing + pairs.overflowed > 0)
     finding->verdict = VERDICT_UNDECIDED;
   else
@@ -283,7 +272,7 @@ void vl_decide_amp_overflow(const Claim *claim, const RecordSet *cells, Finding 
   for (int32_t i = 0; i < cells->count; i++) {
     const json_t *record = cells->records[i];
     watched += json_array_size(json_object_get(record, "monitor_loss_scale")) > 0;
-    bool overflows = vl_record_integer(record, "skipped_steps") > 0 && has_text(record, "status", "ok");
+    bool overflows = vl_record_integer(record, "skipped_steps") > 0 && is_ok(record);
     if (!overflows || vl_record_text(record, "first_nonfinite") == NULL) continue;
     found++;
     if (witness == NULL) witness = record;
@@ -291,10 +280,11 @@ void vl_decide_amp_overflow(const Claim *claim, const RecordSet *cells, Finding 
   finding->verdict =
       found >= (int32_t)vl_claim_number(claim, "overflows_found") ? VERDICT_SUPPORTED : VERDICT_UNDECIDED;
   if (witness == NULL) {
-    say(finding, "missing: a monitored cell that overflows; %d were watched", watched);
+    vl_finding_say(finding, "missing: a monitored cell that overflows; %d were watched", watched);
     return;
   }
-  say(finding, "of %d cells watched %d overflowed and went on; %s %s: %lld steps skipped, first %s", watched,
+  vl_finding_say(
+      finding, "of %d cells watched %d overflowed and went on; %s %s: %lld steps skipped, first %s", watched,
       found, vl_record_text(witness, "case"), vl_record_text(witness, "recipe"),
       (long long)vl_record_integer(witness, "skipped_steps"), vl_record_text(witness, "first_nonfinite"));
 }

@@ -5,21 +5,12 @@
 #include "harness/report_select.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <string.h>
-
-__attribute__((format(printf, 2, 3))) static void say(Finding *finding, const char *format, ...) {
-  size_t used = strlen(finding->numbers);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(finding->numbers + used, sizeof(finding->numbers) - used, format, arguments);
-  va_end(arguments);
-}
 
 static void say_job(Finding *finding, const json_t *record) {
   char text[VL_RECIPE_BYTES + 128];
   vl_checkpoint_job_text(record, text, sizeof(text));
-  say(finding, "%s%s: ", finding->numbers[0] != '\0' ? "; " : "", text);
+  vl_finding_say(finding, "%s%s: ", finding->numbers[0] != '\0' ? "; " : "", text);
 }
 
 static double gib(double bytes) { return bytes / 0x1p30; }
@@ -65,13 +56,14 @@ void vl_decide_checkpoint_cost(const Claim *claim, const RecordSet *cells, Findi
     bool decisive = isfinite(cost) && is_decisive(low, high, region_low, region_high);
     if (decisive) count_vote(&votes, cost >= region_low && cost <= region_high);
     say_job(finding, baseline);
-    if (isfinite(cost)) say(finding, "%+.1f %% of the baseline's step time", 100 * cost);
-    if (isfinite(low)) say(finding, " (%+.1f to %+.1f)", 100 * low, 100 * high);
-    if (isfinite(cost) && !decisive) say(finding, ", too wide to decide");
-    say(finding, "%scounted %+.1f %% FLOPs", isfinite(cost) ? ", " : "no time; ",
-        100 * vl_checkpoint_counted(every));
+    if (isfinite(cost)) vl_finding_say(finding, "%+.1f %% of the baseline's step time", 100 * cost);
+    if (isfinite(low)) vl_finding_say(finding, " (%+.1f to %+.1f)", 100 * low, 100 * high);
+    if (isfinite(cost) && !decisive) vl_finding_say(finding, ", too wide to decide");
+    vl_finding_say(finding, "%scounted %+.1f %% FLOPs", isfinite(cost) ? ", " : "no time; ",
+                   100 * vl_checkpoint_counted(every));
   }
-  if (finding->numbers[0] == '\0') say(finding, "missing: a job with the baseline and with checkpoint=1");
+  if (finding->numbers[0] == '\0')
+    vl_finding_say(finding, "missing: a job with the baseline and with checkpoint=1");
   finding->verdict = verdict_of(votes);
 }
 
@@ -88,13 +80,14 @@ void vl_decide_checkpoint_snippet(const Claim *claim, const RecordSet *cells, Fi
     if (!isfinite(before) || !isfinite(after)) continue;
     count_vote(&votes, 1 - after / before >= vl_claim_number(claim, "saving"));
     say_job(finding, like);
-    say(finding, "%.2f to %.2f GiB (%+.1f %%) for %+.1f %% FLOPs", gib(before), gib(after),
-        100 * (after / before - 1), 100 * vl_checkpoint_counted(model));
+    vl_finding_say(finding, "%.2f to %.2f GiB (%+.1f %%) for %+.1f %% FLOPs", gib(before), gib(after),
+                   100 * (after / before - 1), 100 * vl_checkpoint_counted(model));
     if (isfinite(needed(every)))
-      say(finding, ", each block by itself %.2f GiB for %+.1f %%", gib(needed(every)),
-          100 * vl_checkpoint_counted(every));
+      vl_finding_say(finding, ", each block by itself %.2f GiB for %+.1f %%", gib(needed(every)),
+                     100 * vl_checkpoint_counted(every));
   }
-  if (finding->numbers[0] == '\0') say(finding, "missing: a job with the baseline and with checkpoint=model");
+  if (finding->numbers[0] == '\0')
+    vl_finding_say(finding, "missing: a job with the baseline and with checkpoint=model");
   finding->verdict = verdict_of(votes);
 }
 
@@ -142,17 +135,17 @@ static void decide_interval(const Claim *claim, const RecordSet *cells, const js
   }
   if (holds[0] == holds[1]) count_vote(votes, holds[0]);
   say_job(finding, like);
-  say(finding, "%s %lld (%.2f GiB), %lld %+.1f %%, k* %.1f%s", ops ? "operators" : "blocks",
-      (long long)lowest[1].interval, gib(lowest[1].bytes), (long long)recommended[1].interval,
-      100 * (recommended[1].bytes / lowest[1].bytes - 1),
-      vl_record_real(like, ops ? "checkpoint_ops_optimum" : "checkpoint_blocks_optimum"),
-      holds[0] == holds[1] ? "" : " (no vote: the profile's other end disagrees)");
+  vl_finding_say(finding, "%s %lld (%.2f GiB), %lld %+.1f %%, k* %.1f%s", ops ? "operators" : "blocks",
+                 (long long)lowest[1].interval, gib(lowest[1].bytes), (long long)recommended[1].interval,
+                 100 * (recommended[1].bytes / lowest[1].bytes - 1),
+                 vl_record_real(like, ops ? "checkpoint_ops_optimum" : "checkpoint_blocks_optimum"),
+                 holds[0] == holds[1] ? "" : " (no vote: the profile's other end disagrees)");
 }
 
 void vl_decide_checkpoint_interval(const Claim *claim, const RecordSet *cells, Finding *finding) {
   Votes votes = {0};
-  say(finding, "k with the lowest need, the best of %g to %g against it, and theory's k*",
-      vl_claim_number(claim, "low"), vl_claim_number(claim, "high"));
+  vl_finding_say(finding, "k with the lowest need, the best of %g to %g against it, and theory's k*",
+                 vl_claim_number(claim, "low"), vl_claim_number(claim, "high"));
   size_t head = strlen(finding->numbers);
   for (int32_t i = 0; i < cells->count; i++) {
     if (!vl_checkpoint_is_first(cells, i)) continue;
@@ -160,8 +153,8 @@ void vl_decide_checkpoint_interval(const Claim *claim, const RecordSet *cells, F
     decide_interval(claim, cells, cells->records[i], CHECKPOINT_OPS, &votes, finding);
   }
   if (finding->numbers[head] == '\0')
-    say(finding, "; missing: a job with checkpoint=k, or ops:k, inside and outside of %g to %g",
-        vl_claim_number(claim, "low"), vl_claim_number(claim, "high"));
+    vl_finding_say(finding, "; missing: a job with checkpoint=k, or ops:k, inside and outside of %g to %g",
+                   vl_claim_number(claim, "low"), vl_claim_number(claim, "high"));
   finding->verdict = verdict_of(votes);
 }
 
@@ -196,17 +189,18 @@ void vl_decide_checkpoint_workload(const Claim *claim, const RecordSet *cells, F
   const char *highest = vl_yaml_get(claim->region, "highest")->items[0]->text;
   Saving expected = saving_of(cells, highest);
   bool beaten = false, level = false, missing = !isfinite(expected.low);
-  say(finding, "bytes saved per 1000 repeated FLOPs:");
+  vl_finding_say(finding, "bytes saved per 1000 repeated FLOPs:");
   for (int32_t i = 0; i < cases->count; i++) {
     const char *name = cases->items[i]->text;
     Saving its = saving_of(cells, name);
-    say(finding, "%s %s", i > 0 ? "," : "", name);
+    vl_finding_say(finding, "%s %s", i > 0 ? "," : "", name);
     if (!isfinite(its.low)) {
-      say(finding, " not there");
+      vl_finding_say(finding, " not there");
       missing = true;
       continue;
     }
-    say(finding, its.high > its.low * 1.005 ? " %.3g to %.3g" : " %.3g", 1e3 * its.low, 1e3 * its.high);
+    vl_finding_say(finding, its.high > its.low * 1.005 ? " %.3g to %.3g" : " %.3g", 1e3 * its.low,
+                   1e3 * its.high);
     if (strcmp(name, highest) == 0) continue;
     beaten = beaten || expected.high < its.low;
     level = level || expected.low <= its.high;

@@ -6,21 +6,7 @@
 #include "harness/report_select.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <string.h>
-
-__attribute__((format(printf, 2, 3))) static void say(Finding *finding, const char *format, ...) {
-  size_t used = strlen(finding->numbers);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(finding->numbers + used, sizeof(finding->numbers) - used, format, arguments);
-  va_end(arguments);
-}
-
-static bool same_text(const json_t *a, const json_t *b, const char *path) {
-  const char *left = vl_record_text(a, path), *right = vl_record_text(b, path);
-  return left == right || (left != NULL && right != NULL && strcmp(left, right) == 0);
-}
 
 /* Bytes of a cell that ran; else NaN. */
 static double bytes_of(const json_t *record, const char *column) {
@@ -58,7 +44,8 @@ static Configuration configuration_of(const json_t *record) {
 
 static bool same_configuration(const json_t *a, const json_t *b) {
   Configuration left = configuration_of(a), right = configuration_of(b);
-  return same_text(a, b, "case") && same_text(a, b, "settings") && strcmp(left.rest, right.rest) == 0 &&
+  return vl_record_same_text(a, b, "case") && vl_record_same_text(a, b, "settings") &&
+         strcmp(left.rest, right.rest) == 0 &&
          vl_record_integer(a, "micro_batch") == vl_record_integer(b, "micro_batch") &&
          vl_record_integer(a, "capacity_bytes") == vl_record_integer(b, "capacity_bytes");
 }
@@ -89,7 +76,8 @@ static LevelPair pair_of(const Claim *claim, const json_t *baseline, const json_
 static void say_pair(const LevelPair *pair, Finding *finding) {
   const char *settings = vl_record_text(pair->baseline, "settings");
   double unit = pair->binary ? 0x1p30 : 1e9;
-  say(finding, "%s%s%s micro-batch %lld, %s: %.1f to %.1f %s", vl_record_text(pair->baseline, "case"),
+  vl_finding_say(
+      finding, "%s%s%s micro-batch %lld, %s: %.1f to %.1f %s", vl_record_text(pair->baseline, "case"),
       settings != NULL ? " " : "", settings != NULL ? settings : "",
       (long long)vl_record_integer(pair->baseline, "micro_batch"), vl_record_text(pair->optimized, "recipe"),
       pair->bytes[0] / unit, pair->bytes[1] / unit, pair->binary ? "GiB" : "GB");
@@ -144,10 +132,10 @@ static void match(const Claim *claim, const RecordSet *cells, const json_t *base
     if (!has_levels || matches) continue;
     matches = true;
     if (pairing->configurations < MOST_SAID) {
-      if (pairing->configurations > 0) say(finding, "; ");
+      if (pairing->configurations > 0) vl_finding_say(finding, "; ");
       say_pair(&pair, finding);
     }
-    if (pairing->configurations == MOST_SAID) say(finding, "; ...");
+    if (pairing->configurations == MOST_SAID) vl_finding_say(finding, "; ...");
   }
   pairing->configurations += matches;
   pairing->with_mixed_alone += mixed_alone;
@@ -155,7 +143,8 @@ static void match(const Claim *claim, const RecordSet *cells, const json_t *base
 }
 
 static void say_saving(const Claim *claim, const Pairing *pairing, Finding *finding) {
-  say(finding,
+  vl_finding_say(
+      finding,
       "; the saving of %.0f %% by itself: %d of %d pairs within what the two levels span, all of them save "
       "%.0f to %.0f %%",
       100 * vl_claim_number(claim, "saving"), pairing->saving_alike, pairing->pairs,
@@ -171,28 +160,29 @@ void vl_decide_level_pairs(const Claim *claim, const RecordSet *cells, Finding *
                        : own.configurations == 1 ? VERDICT_SUPPORTED
                                                  : VERDICT_AMBIGUOUS;
     if (own.configurations == 0) {
-      say(finding, "of %d pairs none has both levels; nearest ", own.pairs);
+      vl_finding_say(finding, "of %d pairs none has both levels; nearest ", own.pairs);
       say_pair(&own.nearest, finding);
     } else {
-      say(finding, "; %d configuration%s with both levels among %d pairs", own.configurations,
-          own.configurations > 1 ? "s" : "", own.pairs);
+      vl_finding_say(finding, "; %d configuration%s with both levels among %d pairs", own.configurations,
+                     own.configurations > 1 ? "s" : "", own.pairs);
     }
-    say(finding, "; with mixed precision alone: %d", own.with_mixed_alone);
+    vl_finding_say(finding, "; with mixed precision alone: %d", own.with_mixed_alone);
     if (finding->predicted)
-      say(finding, "; at the lower ends of what the card's libraries take: %d", own.at_low_ends);
+      vl_finding_say(finding, "; at the lower ends of what the card's libraries take: %d", own.at_low_ends);
     say_saving(claim, &own, finding);
     return;
   }
   finding->verdict = VERDICT_UNDECIDED;
-  say(finding,
-      "missing: a configuration at batch %g that ran with and without mixed precision and "
-      "checkpointing",
-      vl_claim_number(claim, "batch"));
+  vl_finding_say(finding,
+                 "missing: a configuration at batch %g that ran with and without mixed precision and "
+                 "checkpointing",
+                 vl_claim_number(claim, "batch"));
   for (int32_t i = 0; i < cells->count; i++)
     if (is_baseline_of(claim, cells, i, false))
       match(claim, cells, cells->records[i], false, &others, finding);
   if (others.pairs > 0) {
-    say(finding, "; at batch %lld", (long long)vl_record_integer(others.nearest.baseline, "global_batch"));
+    vl_finding_say(finding, "; at batch %lld",
+                   (long long)vl_record_integer(others.nearest.baseline, "global_batch"));
     say_saving(claim, &others, finding);
   }
 }

@@ -5,32 +5,12 @@
 #include "harness/growth.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Appends to a finding's numbers. */
-__attribute__((format(printf, 2, 3))) static void say(Finding *finding, const char *format, ...) {
-  size_t used = strlen(finding->numbers);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(finding->numbers + used, sizeof(finding->numbers) - used, format, arguments);
-  va_end(arguments);
-}
-
-static bool is_ok(const json_t *record) {
-  const char *status = vl_record_text(record, "status");
-  return status != NULL && strcmp(status, "ok") == 0;
-}
-
-static bool same_text(const json_t *a, const json_t *b, const char *path) {
-  const char *left = vl_record_text(a, path), *right = vl_record_text(b, path);
-  return left == right || (left != NULL && right != NULL && strcmp(left, right) == 0);
-}
-
 /* Bytes of an ok cell; NaN when it did not run or does not know. */
 static double bytes_of(const json_t *record, const char *path) {
-  int64_t bytes = is_ok(record) ? vl_record_integer(record, path) : -1;
+  int64_t bytes = vl_record_has_status(record, "ok") ? vl_record_integer(record, path) : -1;
   return bytes >= 0 ? (double)bytes : NAN;
 }
 
@@ -69,8 +49,8 @@ static bool lacks_held_out(const Claim *claim, const RecordSet *cells, Finding *
     const json_t *record = at_batch(cells, NULL, batch);
     if (record != NULL && isfinite(bytes_of(record, claim->metric))) continue;
     const char *status = record != NULL ? vl_record_text(record, "status") : NULL;
-    say(finding, "%sheld-out batch %g %s", lacks ? ", " : "missing: ", batch,
-        status != NULL && strcmp(status, "ok") != 0 ? status : "not run");
+    vl_finding_say(finding, "%sheld-out batch %g %s", lacks ? ", " : "missing: ", batch,
+                   status != NULL && strcmp(status, "ok") != 0 ? status : "not run");
     lacks = true;
   }
   return lacks;
@@ -89,7 +69,7 @@ static void growth_shape(const Claim *claim, const RecordSet *cells, Finding *fi
   }
   free(points);
   if (!fitted) {
-    say(finding, "missing: %s", fits[GROWTH_EXPONENTIAL].why);
+    vl_finding_say(finding, "missing: %s", fits[GROWTH_EXPONENTIAL].why);
     return;
   }
   double affine = fits[GROWTH_AFFINE].held_out_error, power = fits[GROWTH_POWER].held_out_error,
@@ -102,7 +82,8 @@ static void growth_shape(const Claim *claim, const RecordSet *cells, Finding *fi
     finding->verdict = VERDICT_REFUTED;
   else
     finding->verdict = VERDICT_AMBIGUOUS;
-  say(finding,
+  vl_finding_say(
+      finding,
       "fitted up to batch %g, held-out error: affine %.2f %%, power %.1f %%, exponential %.0f %%; the line "
       "is "
       "%.2f GB + %.1f MB an image",
@@ -150,17 +131,18 @@ static void level_and_slope(const Claim *claim, const RecordSet *cells, Finding 
     Levels levels;
     const char *recipe = recipes->kind == YAML_LIST ? recipes->items[i]->text : recipes->text;
     if (!levels_of(claim, cells, recipe, &levels)) {
-      say(finding, "%s%s: not run at both batches", i > 0 ? "; " : "", recipe);
+      vl_finding_say(finding, "%s%s: not run at both batches", i > 0 ? "; " : "", recipe);
       continue;
     }
     found++;
     nearest = fmin(nearest, levels.worst);
-    say(finding, "%s%s: %.2f and %.2f GB, off by up to %.0f %% (GB read as %s), slope %.1f MB an image",
+    vl_finding_say(
+        finding, "%s%s: %.2f and %.2f GB, off by up to %.0f %% (GB read as %s), slope %.1f MB an image",
         i > 0 ? "; " : "", recipe, levels.bytes[0] / 1e9, levels.bytes[1] / 1e9, 100 * levels.worst,
         levels.binary ? "GiB" : "10^9 bytes", (levels.bytes[1] - levels.bytes[0]) / (second - first) / 1e6);
   }
-  say(finding, "; the article's slope is %.1f MB",
-      1e3 * (list_number(stated, 1) - list_number(stated, 0)) / (second - first));
+  vl_finding_say(finding, "; the article's slope is %.1f MB",
+                 1e3 * (list_number(stated, 1) - list_number(stated, 0)) / (second - first));
   if (nearest <= vl_claim_number(claim, "tolerance"))
     finding->verdict = VERDICT_SUPPORTED;
   else
@@ -193,28 +175,30 @@ static void category_slope_zero(const Claim *claim, const RecordSet *cells, Find
   const char *zero = vl_yaml_get(claim->region, "zero")->items[0]->text;
   const char *growing = vl_yaml_get(claim->region, "growing")->items[0]->text;
   double total = 0, zero_slope = NAN, growing_slope = NAN;
-  say(finding, "bytes an image between batch %g and %g:", vl_claim_number(claim, "batch_low"),
-      vl_claim_number(claim, "batch_high"));
+  vl_finding_say(finding, "bytes an image between batch %g and %g:", vl_claim_number(claim, "batch_low"),
+                 vl_claim_number(claim, "batch_high"));
   for (int category = 0; category < MEMORY_CATEGORY_COUNT; category++) {
     const char *name = vl_memory_category_name((MemoryCategory)category);
     double slope = category_slope(claim, cells, name);
     total += isfinite(slope) ? slope : 0;
     if (strcmp(name, zero) == 0) zero_slope = slope;
     if (strcmp(name, growing) == 0) growing_slope = slope;
-    if (isfinite(slope) && (slope != 0 || strcmp(name, zero) == 0)) say(finding, " %s %.0f,", name, slope);
+    if (isfinite(slope) && (slope != 0 || strcmp(name, zero) == 0))
+      vl_finding_say(finding, " %s %.0f,", name, slope);
   }
   if (!isfinite(zero_slope) || !isfinite(growing_slope)) {
     finding->verdict = VERDICT_UNDECIDED;
-    say(finding, " missing: two batches with their categories");
+    vl_finding_say(finding, " missing: two batches with their categories");
     return;
   }
   double share = total > 0 ? growing_slope / total : 0;
-  say(finding, " %s being %.1f %% of the growth", growing, 100 * share);
+  vl_finding_say(finding, " %s being %.1f %% of the growth", growing, 100 * share);
   /* Blocks are counted as the policy rounds them, and which block a tensor gets depends on the batch: a slope
    * of a few kilobytes is that, not growth. */
   bool flat = fabs(zero_slope) <= vl_claim_number(claim, "zero_share") * total;
   if (flat)
-    say(finding,
+    vl_finding_say(
+        finding,
         "; gradients of parameters do not grow but for the rounding of blocks, those of activations are "
         "transient and counted there");
   bool accepted = flat && share >= vl_claim_number(claim, "share");
@@ -249,12 +233,12 @@ static void say_remainder(const Claim *claim, const json_t *record, Finding *fin
     bool is_part = false;
     for (int32_t i = 0; i < parts->count; i++)
       is_part = is_part || strcmp(parts->items[i]->text, name) == 0;
-    if (!is_part && bytes > 0) say(finding, " %s %.1f %%,", name, 100 * bytes / needed);
+    if (!is_part && bytes > 0) vl_finding_say(finding, " %s %.1f %%,", name, 100 * bytes / needed);
   }
   double untracked = bytes_of(record, "untracked_bytes");
-  say(finding, " cached-free %.1f %%",
-      100 * (needed - (isfinite(untracked) ? untracked : 0) - tracked) / needed);
-  if (isfinite(untracked)) say(finding, ", libraries %.1f %%", 100 * untracked / needed);
+  vl_finding_say(finding, " cached-free %.1f %%",
+                 100 * (needed - (isfinite(untracked) ? untracked : 0) - tracked) / needed);
+  if (isfinite(untracked)) vl_finding_say(finding, ", libraries %.1f %%", 100 * untracked / needed);
 }
 
 static void category_share(const Claim *claim, const RecordSet *cells, Finding *finding) {
@@ -270,15 +254,15 @@ static void category_share(const Claim *claim, const RecordSet *cells, Finding *
       share = its;
       lowest = cells->records[i];
     }
-    say(finding, "%s%s: ", c > 0 ? "; " : "", cases->items[c]->text);
+    vl_finding_say(finding, "%s%s: ", c > 0 ? "; " : "", cases->items[c]->text);
     if (lowest == NULL) {
       missing = true;
-      say(finding, "not run");
+      vl_finding_say(finding, "not run");
       continue;
     }
     below = below || share < vl_claim_number(claim, "share");
-    say(finding, "the three hold %.1f %% at batch %lld; remainder", 100 * share,
-        (long long)vl_record_integer(lowest, "micro_batch"));
+    vl_finding_say(finding, "the three hold %.1f %% at batch %lld; remainder", 100 * share,
+                   (long long)vl_record_integer(lowest, "micro_batch"));
     say_remainder(claim, lowest, finding);
   }
   finding->verdict = below ? VERDICT_REFUTED : missing ? VERDICT_UNDECIDED : VERDICT_SUPPORTED;
@@ -308,9 +292,9 @@ static const json_t *counterpart(const RecordSet *cells, const json_t *failed, c
   int64_t batch = vl_record_integer(failed, "micro_batch") - (untrained ? 0 : 1);
   for (int32_t i = 0; i < cells->count; i++) {
     const json_t *record = cells->records[i];
-    bool equal = is_ok(record) && vl_record_flag(record, "inference") == untrained;
+    bool equal = vl_record_has_status(record, "ok") && vl_record_flag(record, "inference") == untrained;
     for (size_t f = 0; f < sizeof(same) / sizeof(same[0]); f++)
-      equal = equal && same_text(record, failed, same[f]);
+      equal = equal && vl_record_same_text(record, failed, same[f]);
     equal =
         equal && vl_record_integer(record, "capacity_bytes") == vl_record_integer(failed, "capacity_bytes");
     if (equal && vl_record_integer(record, "micro_batch") == batch) return record;
@@ -333,7 +317,7 @@ static bool shows_phase(const RecordSet *cells, const json_t *record, const char
 static void quote(const char *error, const char *begin, const char *end, Finding *finding) {
   const char *from = error != NULL ? strstr(error, begin) : NULL;
   const char *until = from != NULL ? strstr(from, end) : NULL;
-  if (until != NULL) say(finding, ", %.*s", (int)(until - from), from);
+  if (until != NULL) vl_finding_say(finding, ", %.*s", (int)(until - from), from);
 }
 
 static void say_witness(const json_t *witness, const char *phase, Finding *finding) {
@@ -341,9 +325,9 @@ static void say_witness(const json_t *witness, const char *phase, Finding *findi
   double capacity = (double)vl_record_integer(witness, "capacity_bytes") / 0x1p30;
   const char *error = vl_record_text(witness, "error");
   if (strcmp(phase, "optimizer") == 0)
-    say(finding, "%.2f GiB holds batch %lld without training, not with it", capacity, batch);
+    vl_finding_say(finding, "%.2f GiB holds batch %lld without training, not with it", capacity, batch);
   else
-    say(finding, "%.2f GiB holds batch %lld, not %lld", capacity, batch - 1, batch);
+    vl_finding_say(finding, "%.2f GiB holds batch %lld, not %lld", capacity, batch - 1, batch);
   quote(error, "no room for", " (", finding);
   quote(error, "largest free block", ";", finding);
 }
@@ -356,9 +340,9 @@ static void oom_phases(const Claim *claim, const RecordSet *cells, Finding *find
     const json_t *witness = NULL;
     for (int32_t i = 0; i < cells->count && witness == NULL; i++)
       if (shows_phase(cells, cells->records[i], phase)) witness = cells->records[i];
-    say(finding, "%s%s: ", p > 0 ? "; " : "", phase);
+    vl_finding_say(finding, "%s%s: ", p > 0 ? "; " : "", phase);
     if (witness == NULL)
-      say(finding, "no cell fails for that reason while its counterpart runs");
+      vl_finding_say(finding, "no cell fails for that reason while its counterpart runs");
     else
       say_witness(witness, phase, finding);
     shown += witness != NULL;
@@ -381,19 +365,21 @@ static void oom_parameter_share(const Claim *claim, const RecordSet *cells, Find
   }
   if (lowest == NULL) {
     finding->verdict = VERDICT_UNDECIDED;
-    say(finding, "missing: a cell that ran out of memory under a known capacity, with its categories");
+    vl_finding_say(finding,
+                   "missing: a cell that ran out of memory under a known capacity, with its categories");
     return;
   }
   finding->verdict = share < vl_claim_number(claim, "share") ? VERDICT_REFUTED : VERDICT_SUPPORTED;
   int64_t live = vl_record_integer(lowest, "peak_allocated_bytes");
-  say(finding,
+  vl_finding_say(
+      finding,
       "of %d failures the one with the smallest share: %s at batch %lld, parameters %.1f %% of the "
       "capacity",
       failures, vl_record_text(lowest, "case"), (long long)vl_record_integer(lowest, "micro_batch"),
       100 * share);
   if (live > 0)
-    say(finding, " and %.1f %% of what was live",
-        100 * (double)vl_record_integer(lowest, "peak_by_category.parameter") / (double)live);
+    vl_finding_say(finding, " and %.1f %% of what was live",
+                   100 * (double)vl_record_integer(lowest, "peak_by_category.parameter") / (double)live);
 }
 
 /* ---- The table ------------------------------------------------------------------------------------------------------- */

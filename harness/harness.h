@@ -78,6 +78,10 @@ const char *vl_record_text(const json_t *record, const char *path);
 int64_t vl_record_integer(const json_t *record, const char *path);
 double vl_record_real(const json_t *record, const char *path);
 bool vl_record_flag(const json_t *record, const char *path);
+/* Whether a record has that status. */
+bool vl_record_has_status(const json_t *record, const char *status);
+/* Whether two records have the same text, or both none. */
+bool vl_record_same_text(const json_t *a, const json_t *b, const char *path);
 /* An array of numbers ("step_times_s", "losses"), null elements as NaN; free() it. Count 0 when absent. */
 double *vl_record_list(const json_t *record, const char *path, int64_t *count);
 /* One line of JSON: keys in order, 17 digits, "." whatever the locale. free() it. */

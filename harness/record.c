@@ -305,6 +305,16 @@ const char *vl_record_text(const json_t *record, const char *path) {
   return json_string_value(get(record, path));
 }
 
+bool vl_record_has_status(const json_t *record, const char *status) {
+  const char *its = vl_record_text(record, "status");
+  return its != NULL && strcmp(its, status) == 0;
+}
+
+bool vl_record_same_text(const json_t *a, const json_t *b, const char *path) {
+  const char *left = vl_record_text(a, path), *right = vl_record_text(b, path);
+  return left == right || (left != NULL && right != NULL && strcmp(left, right) == 0);
+}
+
 int64_t vl_record_integer(const json_t *record, const char *path) {
   const json_t *value = get(record, path);
   return json_is_integer(value) ? json_integer_value(value) : -1;

@@ -13,10 +13,6 @@ static bool is_cell(const json_t *record) {
   return kind == NULL || strcmp(kind, "cell") == 0;
 }
 
-bool vl_record_has_status(const json_t *record, const char *status) {
-  return equal_texts(vl_record_text(record, "status"), status);
-}
-
 bool vl_record_is_predicted(const json_t *record) {
   return !equal_texts(vl_record_text(record, "provenance"), "measured");
 }
@@ -89,7 +85,7 @@ void vl_device_text(const json_t *record, char *text, size_t size) {
 bool vl_same_device(const json_t *a, const json_t *b) {
   static const char *const paths[] = {"device", "profile", "provenance"};
   for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
-    if (!equal_texts(vl_record_text(a, paths[i]), vl_record_text(b, paths[i]))) return false;
+    if (!vl_record_same_text(a, b, paths[i])) return false;
   /* A cell that crashed or was skipped does not know its hardware; it is not another device for that. */
   const char *left = vl_record_text(a, "hardware"), *right = vl_record_text(b, "hardware");
   return left == NULL || right == NULL || strcmp(left, right) == 0;
@@ -120,10 +116,9 @@ void vl_record_name(const json_t *record, char *text, size_t size) {
 bool vl_same_line(const json_t *a, const json_t *b) {
   static const char *const paths[] = {"recipe", "engine"};
   for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
-    if (!equal_texts(vl_record_text(a, paths[i]), vl_record_text(b, paths[i]))) return false;
+    if (!vl_record_same_text(a, b, paths[i])) return false;
   /* Ours has one configuration a recipe, and a cell that crashed does not know its library. */
-  return vl_same_device(a, b) &&
-         (!vl_record_is_peer(a) || equal_texts(vl_record_text(a, "library"), vl_record_text(b, "library")));
+  return vl_same_device(a, b) && (!vl_record_is_peer(a) || vl_record_same_text(a, b, "library"));
 }
 
 bool vl_same_cell(const json_t *a, const json_t *b) {

@@ -34,7 +34,6 @@ bool vl_same_cell(const json_t *a, const json_t *b);
 /* What a cell ran on: "cpu (Example CPU 9000)", "plan:V100-32GB". */
 void vl_device_text(const json_t *record, char *text, size_t size);
 bool vl_same_device(const json_t *a, const json_t *b);
-bool vl_record_has_status(const json_t *record, const char *status);
 bool vl_record_is_predicted(const json_t *record);
 /* Samples one optimizer step sees; what recipes are compared at. */
 int64_t vl_record_batch(const json_t *record);
