@@ -205,11 +205,11 @@ typedef struct StepMonitor {
   double
       gradient_norm; /* of all gradients together, unscaled, before clipping; not finite where one is not */
   double flushed_share; /* of the low-precision results of backward, by rounding; NaN: kernels do not tell */
-  /* All gradients of parameters, unscaled, each element with signs of its own that Philox keys by the
-   * parameter's name: sums of +-g. They are the same signs in every cell and step, so the difference of two
-   * cells' sums is the sketch of the difference of their gradients, and the mean square of the sums is its
-   * squared norm, unbiased (Alon, Matias, Szegedy, STOC 1996). With 32 sums the standard deviation of a
-   * squared norm is at most sqrt(2 / 32) = 1/4 of it, that of a norm about 1/8. */
+  /* All gradients of parameters, unscaled, each element in one of the sums, with a sign; Philox keyed by the
+   * parameter's name says which, times sqrt(32). It is the same in every cell and step, so the difference of
+   * two cells' sums is the sketch of the difference of their gradients, and the mean square of the sums is
+   * its squared norm, unbiased (count sketch: Charikar, Chen, Farach-Colton, ICALP 2002). With 32 sums the
+   * standard deviation of a squared norm is at most sqrt(2 / 32) = 1/4 of it, that of a norm about 1/8. */
   double sketch[VL_SKETCH_SUMS];
 } StepMonitor;
 /* The distance of two sketches over a norm: the relative error of the first's gradients, estimated. */

@@ -63,11 +63,12 @@ static void follow_program(Monitor *monitor, const Executable *executable) {
     monitor->gradient[program->gradients[i].gradient->storage->id] = i;
 }
 
-/* The sums of one gradient: bit s of an element's word is its sign in sum s. */
+/* The sums of one gradient: an element's word says in which it is, and its sign. */
 static void sketch_values(const char *parameter, const void *values, const Storage *storage,
                           double sums[VL_SKETCH_SUMS]) {
   uint64_t name = vl_random_key(0, 0, parameter);
   const uint32_t key[2] = {(uint32_t)name, (uint32_t)(name >> 32)};
+  const double scale = sqrt((double)VL_SKETCH_SUMS);
   uint32_t words[4] = {0};
   for (int32_t s = 0; s < VL_SKETCH_SUMS; s++)
     sums[s] = 0.0;
@@ -75,9 +76,9 @@ static void sketch_values(const char *parameter, const void *values, const Stora
     const uint64_t block = (uint64_t)i / 4;
     if (i % 4 == 0)
       vl_philox((const uint32_t[4]){(uint32_t)block, (uint32_t)(block >> 32), 0, 0}, key, words);
-    double value = vl_element_get(values, storage->dtype, i);
-    for (int32_t s = 0; s < VL_SKETCH_SUMS; s++)
-      sums[s] += (words[i % 4] & 1U << s) != 0 ? -value : value;
+    uint32_t word = words[i % 4];
+    double value = scale * vl_element_get(values, storage->dtype, i);
+    sums[word % VL_SKETCH_SUMS] += word >> 31 ? -value : value;
   }
 }
 
