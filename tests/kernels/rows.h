@@ -1,4 +1,4 @@
-/* The table of op tests: each row is a small graph around one op. */
+/* The table of op tests: each row is a small graph around one op. rows_*.c have them by kind of op. */
 #ifndef VRAMLAB_TESTS_KERNELS_ROWS_H
 #define VRAMLAB_TESTS_KERNELS_ROWS_H
 
@@ -47,8 +47,8 @@ struct OpRow {
   Status (*build)(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y);
 };
 
-extern const OpRow op_rows[];
-extern const int32_t op_row_count;
+/* All rows, those of one op one after the other; NULL after the last. */
+const OpRow *op_row(int32_t index);
 
 /* A row made a program in `dtype`: y from its operands, weighted by a random tensor and summed to a scalar
  * loss, differentiated; and the values of everything nobody computes. */

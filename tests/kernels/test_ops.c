@@ -22,8 +22,8 @@ typedef struct OpTest {
 static void op_matches_reference(void **state) {
   const OpTest *test = *state;
   CompareTotals totals = {0};
-  for (int32_t i = 0; i < op_row_count; i++) {
-    const OpRow *row = &op_rows[i];
+  const OpRow *row;
+  for (int32_t i = 0; (row = op_row(i)); i++) {
     if (strcmp(row->op, test->op) != 0 || (row->f32_only && test->dtype != DTYPE_F32)) continue;
     RowProgram made;
     Status status = row_program_create(row, test->dtype, false, 7, &made);
@@ -60,14 +60,14 @@ static int32_t list_tests(Subject *subject, bool all, OpTest *tests, struct CMUn
   tests[count] = (OpTest){.subject = subject};
   units[count] = (struct CMUnitTest){"layouts_are_told", layouts_are_told, NULL, NULL, &tests[count]};
   count++;
-  for (int32_t i = 0; i < op_row_count; i++) {
-    if (i > 0 && strcmp(op_rows[i].op, op_rows[i - 1].op) == 0) continue;
+  const OpRow *row;
+  for (int32_t i = 0; (row = op_row(i)); i++) {
+    if (i > 0 && strcmp(row->op, op_row(i - 1)->op) == 0) continue;
     for (int d = 0; d < 3 && count < MAX_TESTS; d++) {
       DType dtype = dtypes[d];
-      if (op_rows[i].f32_only && dtype != DTYPE_F32) continue;
-      tests[count] = (OpTest){op_rows[i].op, subject, dtype, all};
-      snprintf(names[count], sizeof names[count], "%s_%s_matches_reference", op_rows[i].op,
-               vl_dtype_name(dtype));
+      if (row->f32_only && dtype != DTYPE_F32) continue;
+      tests[count] = (OpTest){row->op, subject, dtype, all};
+      snprintf(names[count], sizeof names[count], "%s_%s_matches_reference", row->op, vl_dtype_name(dtype));
       units[count] = (struct CMUnitTest){names[count], op_matches_reference, NULL, NULL, &tests[count]};
       count++;
     }
