@@ -51,6 +51,9 @@ static Verdict verdict_of(int32_t held, int32_t known) {
   return held == known ? VERDICT_SUPPORTED : held == 0 ? VERDICT_REFUTED : VERDICT_AMBIGUOUS;
 }
 
+/* Ran as the hardware would: what stands in for it saves nothing of its own. */
+static bool is_real(const json_t *record) { return is_ok(record) && !vl_record_is_emulated(record); }
+
 /* What fp16 saves at a batch, of a workload's largest power of two that fp32 holds. */
 typedef struct Saving {
   int64_t batch; /* 0: none */
@@ -64,7 +67,7 @@ static Saving saving_of(const RecordSet *cells, const char *workload) {
     int64_t batch = vl_record_integer(record, "global_batch");
     bool base = has_text(record, "recipe", "baseline") && is_ok(record);
     if (!base || !is_of(record, workload) || batch <= best.batch || (batch & (batch - 1)) != 0) continue;
-    const json_t *low = twin_of(cells, record, "amp=fp16", is_ok);
+    const json_t *low = twin_of(cells, record, "amp=fp16", is_real);
     int64_t wide = vl_record_integer(record, "peak_reserved_bytes");
     if (low == NULL || wide <= 0) continue;
     best.batch = batch;

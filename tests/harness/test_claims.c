@@ -482,6 +482,12 @@ static void fp16_saves_what_it_saves_where_fp32_just_fits(void **state) {
   }
   assert_non_null(
       strstr(verdict.findings[0].numbers, "resnet50: 50.0 % at batch 128; bert: 30.0 % at batch 128"));
+  /* What is computed in another type than it stands for has saved nothing. */
+  amp_cell(&set, "resnet50", "baseline", 512, 40e9);
+  amp_cell(&set, "resnet50", "amp=fp16", 512, 4e9);
+  json_object_set_new(set.owned[set.count - 1], "emulated", json_true());
+  decide(file, "amp-memory", &set, &verdict);
+  assert_non_null(strstr(verdict.findings[0].numbers, "resnet50: 50.0 % at batch 128;"));
   synthetic_clear(&set);
   vl_claims_destroy(&file);
 }
