@@ -107,6 +107,21 @@ static Status close_file(FILE *file, const char *path, Status status) {
   return status;
 }
 
+enum { TITLE_COLUMNS = 84 }; /* what fits into the width of a figure in bold */
+
+/* A title that is too wide leaves the workload to the line below it. */
+static void write_titles(FILE *out, const FigureKind *kind, const Figure *figure, const char *subtitle) {
+  char below[sizeof(figure->title) + 640];
+  bool fits = strlen(figure->title) <= TITLE_COLUMNS;
+  size_t workload = strlen(figure->title) - strlen(kind->title);
+  snprintf(below, sizeof(below), "%.*s%s", fits ? 0 : (int)workload, figure->title, subtitle);
+  if (!fits && *subtitle == '\0') below[workload - 2] = '\0'; /* ": " */
+  fprintf(out, "figure_title = ");
+  vl_gnuplot_text(out, fits ? figure->title : kind->title);
+  fputs("\nsubtitle = ", out);
+  fprintf(out, "\nsubtitle_lines = %d\n", vl_gnuplot_wrapped(out, below, VL_SUBTITLE_COLUMNS));
+}
+
 /* The gnuplot file: variables of this store first, then the style and the figure as they are in plots/. */
 static Status write_script(const FigureKind *kind, const Figure *figure, const char *source,
                            const FigureData *data, const char *path) {
@@ -117,11 +132,7 @@ static Status write_script(const FigureKind *kind, const Figure *figure, const c
   fprintf(out,
           "# Made from %s; edit and draw again with: gnuplot %s.gp\nname = \"%s\"\ndat = name . \".dat\"\n",
           source, figure->name, figure->name);
-  fprintf(out, "figure_title = ");
-  vl_gnuplot_text(out, figure->title);
-  fputs("\nsubtitle = ", out);
-  int32_t lines = vl_gnuplot_wrapped(out, data->subtitle, VL_SUBTITLE_COLUMNS);
-  fprintf(out, "\nsubtitle_lines = %d\n", lines);
+  write_titles(out, kind, figure, data->subtitle);
   rewind(data->variables);
   char buffer[4096];
   size_t bytes;

@@ -96,7 +96,8 @@ void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *reco
 typedef struct Line {
   const json_t *first;
   char name[VL_RECIPE_BYTES + 256];
-  int colour; /* by recipe, so that measured and predicted of one recipe share it; peers have their own */
+  int colour; /* by recipe, so that measured and predicted of one recipe share it, unless they are of several
+                 devices of a kind; peers have their own */
 } Line;
 
 enum { MAX_LINES = 24, MAX_MARKS = 64, MARK_ROWS = 8 };
@@ -182,8 +183,10 @@ static void name_lines(Line *lines, int32_t count, FigureData *out) {
       one_a_kind = one_a_kind &&
                    (same || vl_record_is_predicted(lines[j].first) != vl_record_is_predicted(lines[k].first));
     }
+  int ours = 0;
   for (int32_t j = 0; j < count; j++) {
     const json_t *record = lines[j].first;
+    if (!one_a_kind && !vl_record_is_peer(record)) lines[j].colour = ++ours; /* cards have to be told apart */
     const char *profile = vl_record_text(record, "profile");
     const char *device = profile != NULL ? profile : vl_record_text(record, "device_name");
     char name[VL_RECIPE_BYTES + 128];

@@ -231,6 +231,62 @@ static void parts_stand_beside_the_card(void **state) {
   synthetic_clear(&set);
 }
 
+/* Two cards, the same recipes: no two lines look alike. */
+static void lines_of_two_cards_stay_apart(void **state) {
+  (void)state;
+  SyntheticSet set = {0};
+  static const char *const cards[] = {"V100-32GB", "A100-80GB"}, *const recipes[] = {"baseline", "amp=fp16"};
+  for (int i = 0; i < 8; i++) {
+    Synthetic cell = {.suite = "amp",
+                      .recipe = recipes[i % 2],
+                      .preserves = "tolerance",
+                      .predicted = true,
+                      .batch = i < 4 ? 16 : 32,
+                      .activation_bytes = 80e6};
+    json_t *record = synthetic_record(&cell);
+    const char *card = cards[i / 2 % 2];
+    char device[64];
+    snprintf(device, sizeof(device), "plan:%s", card);
+    json_object_set_new(record, "profile", json_string(card));
+    json_object_set_new(record, "device_name", json_string(device));
+    synthetic_add(&set, record);
+  }
+  draw(&set, "needed", "png");
+  char *text = contents("needed", "gp");
+  double colours[4], points[4];
+  assert_int_equal(array_of(text, "colours", colours, 4), 4);
+  assert_int_equal(array_of(text, "points", points, 4), 4);
+  for (int i = 0; i < 4; i++)
+    for (int j = 0; j < i; j++)
+      assert_true(colours[i] != colours[j] || points[i] != points[j]);
+  free(text);
+  synthetic_clear(&set);
+  empty_directory();
+}
+
+/* A workload with many settings has a figure whose title is not cut off. */
+static void long_workloads_stand_below_the_title(void **state) {
+  (void)state;
+  SyntheticSet set = {0};
+  Synthetic cell = {.suite = "amp",
+                    .recipe = "baseline",
+                    .preserves = "bitwise",
+                    .batch = 8,
+                    .samples_per_s = 1,
+                    .activation_bytes = 80e6};
+  json_t *record = synthetic_record(&cell);
+  json_object_set_new(record, "settings",
+                      json_string("layers=2 hidden=64 heads=4 vocabulary=512 sequence=32"));
+  synthetic_add(&set, record);
+  draw(&set, "recipes", "png");
+  char *text = contents("recipes", "gp");
+  assert_non_null(strstr(text, "figure_title = 'What each recipe needs, and how fast it is'"));
+  assert_non_null(strstr(text, "resnet50 layers=2 hidden=64 heads=4 vocabulary=512 sequence=32: batch 8"));
+  free(text);
+  synthetic_clear(&set);
+  empty_directory();
+}
+
 /* As many long recipes as one figure holds: it is drawn in every format, and no two lines look alike. */
 static void many_long_recipes_stay_apart(void **state) {
   (void)state;
@@ -473,6 +529,8 @@ int main(void) {
       cmocka_unit_test(degenerate_data_i8),
       cmocka_unit_test(names_are_text),
       cmocka_unit_test(parts_stand_beside_the_card),
+      cmocka_unit_test(lines_of_two_cards_stay_apart),
+      cmocka_unit_test(long_workloads_stand_below_the_title),
       cmocka_unit_test(many_long_recipes_stay_apart),
       cmocka_unit_test(intervals_of_checkpoints),
       cmocka_unit_test(peers_are_drawn_beside_ours),
