@@ -53,7 +53,7 @@ static const char *max_batch_source(Document *document, const RecordSet *records
     return vl_document_format(document, "Fits: the largest batch under that capacity, %s for %s.",
                               vl_record_is_predicted(records->records[i]) ? "predicted" : "measured", device);
   }
-  return "The largest batch at a capacity was not asked of this store.";
+  return "";
 }
 
 static void add_recipes(Document *document, const ReportInput *input, const Workload *workload,
@@ -76,7 +76,8 @@ static void add_recipes(Document *document, const ReportInput *input, const Work
   vl_document_table(document, passage, columns, RECIPE_COLUMNS + capacity_count, comparison->count);
   for (int32_t r = 0; r < comparison->count; r++)
     recipe_row(document, input, workload, comparison, r, capacities, capacity_count, passage->rows[r]);
-  vl_document_add(document, PASSAGE_NOTE, true, max_batch_source(document, &input->records));
+  if (capacity_count > 0)
+    vl_document_add(document, PASSAGE_NOTE, true, max_batch_source(document, &input->records));
 }
 
 /* ---- Where the peak goes ------------------------------------------------------------------------------------------- */

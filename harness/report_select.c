@@ -288,11 +288,7 @@ int32_t vl_select_capacities(const RecordSet *records, const Workload *workload,
     capacities[at] = bytes;
     count++;
   }
-  if (count > 0) return count;
-  capacities[0] = (int64_t)8 << 30;
-  capacities[1] = (int64_t)16 << 30;
-  capacities[2] = (int64_t)24 << 30;
-  return 3;
+  return count;
 }
 
 int64_t vl_select_max_batch(const RecordSet *records, const Workload *workload, const char *recipe,

@@ -71,7 +71,7 @@ Equality vl_record_equality(const json_t *record, const json_t *baseline);
 /* "bitwise", "within tolerance", "different model", "BROKEN PROMISE", "n/a". */
 const char *vl_outcome_name(Outcome outcome);
 
-/* Capacities of the max-batch records of a workload, ascending; 8, 16 and 24 GiB when there are none. */
+/* Capacities of the max-batch records of a workload, ascending; 0: none was looked for. */
 int32_t vl_select_capacities(const RecordSet *records, const Workload *workload, int64_t *capacities);
 /* The largest batch of a recipe under a capacity; -1 unknown. */
 int64_t vl_select_max_batch(const RecordSet *records, const Workload *workload, const char *recipe,
