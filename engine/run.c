@@ -77,6 +77,14 @@ static Status obtain_buffers(Walk *walk, const Instance *instance) {
   return vl_ok();
 }
 
+/* How many labels a loss or its gradient reads, its only whole numbers. */
+static int64_t labels_read(const Node *node) {
+  int64_t count = 0;
+  for (int32_t i = 0; i < node->input_count; i++)
+    if (!vl_dtype_is_float(node->inputs[i]->dtype)) count = vl_tensor_elements(node->inputs[i]);
+  return count;
+}
+
 /* What a loss divides by when its rows are part of the step's only. */
 static int64_t counted_rows(const Walk *walk, const Node *node) {
   const Storage *labels = vl_labels_of(node);
@@ -84,7 +92,7 @@ static int64_t counted_rows(const Walk *walk, const Node *node) {
   if (!labels) return 0;
   if (program->accumulate_wrong)
     return program->accumulate * engine_inputs_counted_here(walk->inputs, labels);
-  bool whole = walk->run.executable->program.accumulate == 1 && node->inputs[1]->shape[0] == labels->elements;
+  bool whole = program->accumulate == 1 && labels_read(node) == labels->elements;
   return whole ? 0 : engine_inputs_counted(walk->inputs, labels);
 }
 

@@ -68,3 +68,17 @@ Status vl_batch_norm(Graph *graph, Tensor *x, bool training, double epsilon, dou
   return vl_graph_add(graph, "batch_norm_update", &update,
                       (Tensor *[]){mean, var, state.running_mean, state.running_var, state.batches}, 5, NULL);
 }
+
+Status vl_instance_norm(Graph *graph, Tensor *x, double epsilon, Tensor **out) {
+  if (x->rank < 3)
+    return vl_error(VL_INVALID, "instance norm in %s: %s has %d dimensions; at least 3 are needed",
+                    graph->scope, x->name, x->rank);
+  DType dtype = x->dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
+  OpParams params = {.epsilon = epsilon};
+  Tensor *inputs[] = {x, add_persistent(graph, "weight", ROLE_PARAMETER, dtype, x->shape[1], 1),
+                      add_persistent(graph, "bias", ROLE_PARAMETER, dtype, x->shape[1], 0)};
+  Node *node;
+  VL_TRY(vl_graph_add(graph, "instance_norm", &params, inputs, 3, &node));
+  *out = node->outputs[0];
+  return vl_ok();
+}

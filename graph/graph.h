@@ -237,6 +237,8 @@ Status vl_conv(Graph *graph, Tensor *x, Tensor *weight, int64_t stride, int64_t 
  * statistics. Creates <scope>.weight, .bias, .running_mean, .running_var, .num_batches_tracked. */
 Status vl_batch_norm(Graph *graph, Tensor *x, bool training, double epsilon, double momentum,
                      Tensor **out) VL_CHECKED;
+/* instance_norm, the same in training and evaluation. Creates <scope>.weight and .bias. */
+Status vl_instance_norm(Graph *graph, Tensor *x, double epsilon, Tensor **out) VL_CHECKED;
 /* Any op with one output and the given parameters (NULL: none). */
 Status vl_apply(Graph *graph, const char *op, const OpParams *params, Tensor *const *inputs,
                 int32_t input_count, Tensor **out) VL_CHECKED;
@@ -444,8 +446,8 @@ int64_t vl_graph_parameter_count(const Graph *graph);
 int64_t vl_program_saved_bytes(const Program *program);
 /* Samples of a micro-batch: the leading dimension of the inputs; -1 when they differ or there are none. */
 int64_t vl_program_samples(const Program *program);
-/* The input whose labels, or a run of them, a softmax_cross_entropy or its gradient counts; NULL for another
- * node, or when the labels are not an input's, in its order. */
+/* The input whose labels, or a run of them, a cross entropy (softmax_, dice_) or its gradient counts; NULL
+ * for another node, or when the labels are not an input's, in its order. */
 const Storage *vl_labels_of(const Node *node);
 
 void vl_graph_print(const Graph *graph, FILE *out);     /* one node a line, with shapes, FLOPs and bytes */

@@ -145,10 +145,20 @@ int64_t vl_program_samples(const Program *program) {
   return samples;
 }
 
+/* The labels that a loss or its gradient reads; NULL for another node. */
+static const Tensor *labels_read(const Node *node) {
+  static const char *const losses[] = {"softmax_cross_entropy", "dice_cross_entropy"};
+  for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
+    size_t length = strlen(losses[i]);
+    if (strncmp(node->op->name, losses[i], length) != 0) continue;
+    return node->inputs[node->op->name[length] == '\0' ? 1 : 2];
+  }
+  return NULL;
+}
+
 const Storage *vl_labels_of(const Node *node) {
-  bool forward = strcmp(node->op->name, "softmax_cross_entropy") == 0;
-  if (!forward && strcmp(node->op->name, "softmax_cross_entropy_backward") != 0) return NULL;
-  const Tensor *labels = node->inputs[forward ? 1 : 2];
+  const Tensor *labels = labels_read(node);
+  if (!labels) return NULL;
   int64_t rows = vl_tensor_elements(labels);
   for (; labels->producer; labels = labels->producer->inputs[0]) {
     const Op *op = labels->producer->op;

@@ -1,7 +1,7 @@
 /* accumulate=n: a step runs n micro-batches, forward and backward each, adds up their gradients in place and
  * updates once. A loss is the mean over the step's labels that count, so each micro-batch divides by their
  * number in all of them (LaunchContext.counted_rows), and gradients and losses simply add up. With batch norm
- * the statistics are those of a micro-batch: another model. */
+ * the statistics, with a Dice loss its sums are those of a micro-batch: another model. */
 #include "optimizations/internal.h"
 #include <string.h>
 
@@ -27,11 +27,10 @@ static Status check_loss(const Tensor *loss) {
     return vl_ok();
   }
   if (node && vl_labels_of(node)) return vl_ok();
-  return vl_error(
-      VL_UNSUPPORTED,
-      "accumulate: %s is made by %s; only sums of softmax_cross_entropy over an input's labels are "
-      "known to be means over samples",
-      loss->name, op);
+  return vl_error(VL_UNSUPPORTED,
+                  "accumulate: %s is made by %s; only sums of cross entropies over an input's labels are "
+                  "known to be means over samples",
+                  loss->name, op);
 }
 
 Status optimization_check_accumulate(const Program *program, int64_t count) {
@@ -128,7 +127,10 @@ static Preserves preserves_in(const Program *program, const char *value) {
   (void)value;
   if (program->accumulate == 1) return PRESERVES_BITWISE;
   for (int32_t i = 0; i < program->graph->node_count; i++) {
-    if (strcmp(program->graph->nodes[i]->op->name, "batch_norm_stats") == 0) return PRESERVES_DIFFERENT_MODEL;
+    const Node *node = program->graph->nodes[i];
+    bool statistics = strcmp(node->op->name, "batch_norm_stats") == 0;
+    bool dice = strcmp(node->op->name, "dice_cross_entropy") == 0 && node->params.alpha != 0;
+    if (statistics || dice) return PRESERVES_DIFFERENT_MODEL;
   }
   return PRESERVES_TOLERANCE;
 }
@@ -140,7 +142,8 @@ const Optimization optimization_accumulate = {
         "(loss * counted_tokens / tokens_of_the_step).backward()  # n times, then optimizer.step(); loss / n "
         "only where every micro-batch has as many labels that count",
     .values = "n (micro-batches per step, at least 1) or auto (the fewest that fit the capacity)",
-    .help = "divide the batch into n micro-batches and add up their gradients (batch norm: another model)",
+    .help =
+        "divide the batch into n micro-batches and add up their gradients (batch norm, Dice: another model)",
     .phase = PHASE_SCHEDULE,
     .preserves = PRESERVES_TOLERANCE,
     .check = check,

@@ -1,6 +1,7 @@
-/* fuse=norm: batch norm, residual addition and ReLU become one op, so that the tensors between them are never
- * made. In backward, where two gradients meet (a residual's and that of the branch beside it) in front of a
- * batch norm, the norm takes both and their sum is never made.
+/* fuse=norm: batch norm, residual addition and ReLU become one op, so do instance norm and ReLU, leaky or
+ * not, and the tensors between them are never made. In backward, where two gradients meet (a residual's or a
+ * skip connection's and that of the branch beside it) in front of such a norm, the norm takes both and their
+ * sum is never made.
  *
  * fuse=bias-gelu: in backward, the gradient of the bias in front of a GELU is summed as the GELU's gradient
  * is made, which is not read once more for it. Forward the product adds the bias, and the GELU's gradient is
@@ -47,6 +48,14 @@ static void fuse_at(Program *program, Node *norm) {
   norm->inputs[norm->input_count++] = add->inputs[1];
   norm->params.relu = 1;
   take_over(program, norm, add);
+  take_over(program, norm, relu);
+}
+
+static void fuse_instance_norm(Program *program, Node *norm) {
+  Node *relu = sole_reader(program, norm, "relu");
+  if (!relu || relu->params.alpha > 1.0) return;
+  norm->params.relu = 1;
+  norm->params.alpha = relu->params.alpha;
   take_over(program, norm, relu);
 }
 
@@ -154,34 +163,41 @@ static Status apply(Program *program, const char *value, const Target *target) {
   Graph *graph = program->graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
     Node *node = graph->nodes[i];
-    if (!is_op(node, "batch_norm_apply") || node->params.relu) continue;
+    bool instance = is_op(node, "instance_norm");
+    if ((!instance && !is_op(node, "batch_norm_apply")) || node->params.relu) continue;
     int32_t count = graph->node_count;
-    fuse_at(program, node);
+    instance ? fuse_instance_norm(program, node) : fuse_at(program, node);
     if (graph->node_count != count) i--; /* the node moved on; look at what stands here now */
   }
   return vl_ok();
 }
 
-/* Inputs of batch_norm_backward, as README.md of graph/ops lists them. */
-enum { BACKWARD_DY = 0, BACKWARD_DY2 = 7 };
+/* Input 0 of a norm's gradient is dy; where the second one goes, as README.md of graph/ops lists them, the
+ * last of its inputs. -1: not such a node. */
+static int32_t second_gradient(const Node *node) {
+  bool norm = is_op(node, "batch_norm_backward") || is_op(node, "instance_norm_backward");
+  return norm ? node->op->max_inputs - 1 : -1;
+}
 
 /* The sum that only this norm reads, as its dy; NULL: there is none, or no room for its second operand. */
 static Node *gradient_sum(const Program *program, const Node *backward) {
-  Tensor *dy = backward->inputs[BACKWARD_DY];
-  if (backward->input_count > BACKWARD_DY2 || !is_op(dy->producer, "add")) return NULL;
+  Tensor *dy = backward->inputs[0];
+  if (backward->input_count == backward->op->max_inputs || !is_op(dy->producer, "add")) return NULL;
   if (dy->producer->segment != SEGMENT_BACKWARD || dy->storage->role != ROLE_ACTIVATION) return NULL;
-  return sole_reader(program, dy->producer, "batch_norm_backward") == backward ? dy->producer : NULL;
+  if (!vl_tensor_same_shape(dy->producer->inputs[0], dy->producer->inputs[1])) return NULL;
+  return sole_reader(program, dy->producer, backward->op->name) == backward ? dy->producer : NULL;
 }
 
 static void sum_in_norms(Program *program) {
   Graph *graph = program->graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
     Node *node = graph->nodes[i];
-    Node *sum = is_op(node, "batch_norm_backward") ? gradient_sum(program, node) : NULL;
+    int32_t second = second_gradient(node);
+    Node *sum = second >= 0 ? gradient_sum(program, node) : NULL;
     if (!sum) continue;
-    node->inputs[BACKWARD_DY] = sum->inputs[0];
-    node->inputs[BACKWARD_DY2] = sum->inputs[1];
-    node->input_count = BACKWARD_DY2 + 1;
+    node->inputs[0] = sum->inputs[0];
+    node->inputs[second] = sum->inputs[1];
+    node->input_count = second + 1;
     vl_graph_remove(graph, sum);
     i--; /* what followed the sum moved up */
   }
@@ -228,9 +244,9 @@ const Optimization optimization_fuse = {
     .also_called = "kernel fusion, fused batch norm, BN+ReLU, bias+GELU",
     .turn_on = "model = torch.compile(model)",
     .values = "norm, bias-gelu, residual-norm, or several in this order: norm+bias-gelu",
-    .help =
-        "one op for batch norm, residual addition and ReLU (norm), for the gradients of GELU and the bias "
-        "before it (bias-gelu), for dropout, residual addition and layer norm (residual-norm)",
+    .help = "one op for batch norm, residual addition and ReLU, or instance norm and ReLU (norm), for the "
+            "gradients of GELU and the bias before it (bias-gelu), for dropout, residual addition and layer "
+            "norm (residual-norm)",
     .phase = PHASE_GRAPH,
     .preserves = PRESERVES_TOLERANCE,
     .check = check,

@@ -27,10 +27,11 @@ static bool read_elsewhere(const Graph *graph, const Node *node, const Storage *
   return false;
 }
 
-/* Autograd adds up gradients in place; so does a batch norm that does it for `fuse`. */
+/* Autograd adds up gradients in place; so does a norm that does it for `fuse`. */
 static bool accumulates(const Node *node) {
   if (node->segment != SEGMENT_BACKWARD) return false;
-  bool norm = strcmp(node->op->name, "batch_norm_backward") == 0;
+  bool norm = strcmp(node->op->name, "batch_norm_backward") == 0 ||
+              strcmp(node->op->name, "instance_norm_backward") == 0;
   return strcmp(node->op->name, "add") == 0 || (norm && node->input_count == node->op->max_inputs);
 }
 

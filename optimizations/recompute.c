@@ -7,8 +7,8 @@
  * after it read its output: they normalise its input, which its own gradient needs anyway, while they read
  * it.
  *
- * A layer norm is repeated from its input, which its own gradient needs too: of the two, the input is what is
- * kept, and with it chains of residual additions end there. */
+ * A layer or instance norm is repeated from its input, which its own gradient needs too: of the two, the
+ * input is what is kept, and with it chains of residual additions end there. */
 #include "optimizations/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,8 @@ static bool ends_block(const Node *node) {
 
 /* Cheap by itself: its inputs are kept, or cheap too. */
 static bool is_cheap(const Node *node, const char *value) {
-  static const char *const cheap[] = {"batch_norm_apply", "layer_norm", "relu", "gelu", "add"};
+  static const char *const cheap[] = {
+      "batch_norm_apply", "layer_norm", "instance_norm", "relu", "gelu", "add"};
   if (strcmp(value, "gelu") == 0) return is_op(node, "gelu");
   if (strcmp(value, "inner-norm") == 0 && ends_block(node)) return false;
   for (size_t i = 0; i < sizeof cheap / sizeof *cheap; i++) {
@@ -63,16 +64,21 @@ static bool carries_on(const Node *node) {
   return maker && maker->recompute_on_use;
 }
 
-static bool feeds_layer_norm(const Graph *graph, const Node *node) {
+/* Makes its statistics itself. */
+static bool is_whole_norm(const Node *node) {
+  return is_op(node, "layer_norm") || is_op(node, "instance_norm");
+}
+
+static bool feeds_whole_norm(const Graph *graph, const Node *node) {
   for (int32_t i = node->position + 1; i < graph->node_count; i++) {
-    if (is_op(graph->nodes[i], "layer_norm") && graph->nodes[i]->inputs[0] == node->outputs[0]) return true;
+    if (is_whole_norm(graph->nodes[i]) && graph->nodes[i]->inputs[0] == node->outputs[0]) return true;
   }
   return false;
 }
 
 /* Whether a forward node is worth repeating. */
 static bool is_repeatable(const Graph *graph, const Node *node, const char *value) {
-  return is_cheap(node, value) && !feeds_layer_norm(graph, node);
+  return is_cheap(node, value) && !feeds_whole_norm(graph, node);
 }
 
 /* Whether backward reads what is in a forward tensor's storage, itself or through what is repeated too. */
@@ -137,11 +143,11 @@ static Status normalise_while_reading(Graph *graph, const Node *norm, const char
 
 /* Decides whether a forward node is repeated, those before it being decided. */
 static Status decide(Graph *graph, Node *node, const char *value) {
-  bool layer_norm = is_op(node, "layer_norm"), norm = is_op(node, "batch_norm_apply");
-  if (!is_repeatable(graph, node, value) && !(carries_on(node) && !feeds_layer_norm(graph, node)))
+  bool norm = is_op(node, "batch_norm_apply");
+  if (!is_repeatable(graph, node, value) && !(carries_on(node) && !feeds_whole_norm(graph, node)))
     return vl_ok();
   /* Its statistics, which backward reads in any case, would be repeated too. */
-  if (layer_norm && !is_needed(graph, node->outputs[0], value)) return vl_ok();
+  if (is_whole_norm(node) && !is_needed(graph, node->outputs[0], value)) return vl_ok();
   if (!can_repeat(node)) return vl_ok();
   node->recompute_on_use = true;
   /* What normalises while it reads rounds in between, and emulated fp16 rounds only results: the same bits

@@ -17,6 +17,8 @@ extern const Op op_conv, op_conv_backward_data, op_conv_backward_weights;
 extern const Op op_batch_norm_stats, op_batch_norm_apply, op_batch_norm_update, op_batch_norm_backward;
 extern const Op op_batch_norm_invert;
 extern const Op op_layer_norm, op_layer_norm_backward, op_residual_norm, op_residual_norm_backward;
+extern const Op op_instance_norm, op_instance_norm_backward;
+extern const Op op_dice_cross_entropy, op_dice_cross_entropy_backward;
 extern const Op op_relu, op_relu_backward, op_gelu, op_gelu_backward, op_add, op_mul, op_scale;
 extern const Op op_max_pool, op_max_pool_backward, op_avg_pool, op_avg_pool_backward;
 extern const Op op_global_avg_pool, op_global_avg_pool_backward;

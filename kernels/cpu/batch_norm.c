@@ -156,13 +156,15 @@ static void add_tile(const void *x, int64_t count, int64_t pattern, bool bf16, c
     add_deviations(x, count, pattern, false, shift, sum, square);
 }
 
-static void sum_part(const ChannelView *view, VectorArray x, VectorPart part, const float *shift,
+void batch_norm_sums(const ChannelView *view, VectorArray x, VectorPart part, const float *shift,
                      double *sums, float *lanes) {
   _Alignas(64) float repeated[2 * VECTOR_LANES];
   int64_t pattern = vector_pattern(view), channels = vector_by_lines(vector_channels(view));
   float *sum = lanes, *square = lanes + vector_by_lines(pattern);
   const float *block_shift = shift;
-  memset(sums, 0, (size_t)channels * 2 * sizeof *sums);
+  size_t part_bytes = (size_t)((part.blocks.end - part.blocks.begin) * view->block) * sizeof *sums;
+  memset(sums + part.blocks.begin * view->block, 0, part_bytes);
+  memset(sums + channels + part.blocks.begin * view->block, 0, part_bytes);
   memset(lanes, 0, (size_t)vector_by_lines(pattern) * 2 * sizeof *lanes);
   int64_t run = 0;
   VectorWalk walk = vector_walk(view, part, VECTOR_SPAN);
@@ -218,7 +220,7 @@ static Status stats_launch(const Kernel *kernel, const uintptr_t *inputs, const 
     find_shift(view, x, vector_share(view->channel_blocks, threads, thread), sums, work.shift);
 #pragma omp barrier
     VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
-    sum_part(view, x, part, work.shift, sums, work.lanes + thread * lanes);
+    batch_norm_sums(view, x, part, work.shift, sums, work.lanes + thread * lanes);
 #pragma omp barrier
     combine_sums(kernel, &work, threads, vector_share(view->channels, threads, thread), (float *)outputs[0],
                  (float *)outputs[1]);
@@ -257,28 +259,40 @@ BatchNormCoefficients batch_norm_fill(const Kernel *kernel, const ChannelView *v
   return (BatchNormCoefficients){to, to + padded, to + 2 * padded};
 }
 
+BatchNormRelu batch_norm_relu(bool relu, double below) {
+  /* Nothing is smaller than -infinity, and NaN stays NaN. */
+  return (BatchNormRelu){
+      .leaky = relu && below != 0.0, .least = relu ? 0.0F : -INFINITY, .below = (float)below};
+}
+
+VECTOR_INLINE float activated(float value, BatchNormRelu relu) {
+  if (relu.leaky) return value < 0.0F ? relu.below * value : value;
+  return value < relu.least ? relu.least : value;
+}
+
 VECTOR_INLINE void normalise_values(void *y, const void *x, const void *residual, int64_t first,
-                                    int64_t count, bool bf16, BatchNormCoefficients by, float least) {
+                                    int64_t count, bool bf16, BatchNormCoefficients by, BatchNormRelu relu) {
   const float *restrict mean = by.mean, *restrict scale = by.scale, *restrict beta = by.beta;
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
     float value = batch_norm_value(vector_load(x, first + p, bf16), mean[p], scale[p], beta[p]);
     if (residual != NULL) value += vector_load(residual, first + p, bf16);
-    vector_store(y, first + p, value < least ? least : value, bf16);
+    vector_store(y, first + p, activated(value, relu), bf16);
   }
 }
 
 VECTOR_INLINE void normalise_patterns(void *y, const void *x, const void *residual, int64_t count,
-                                      int64_t pattern, bool bf16, BatchNormCoefficients by, float least) {
+                                      int64_t pattern, bool bf16, BatchNormCoefficients by,
+                                      BatchNormRelu relu) {
   int64_t i = 0;
   for (; i + pattern <= count; i += pattern)
-    normalise_values(y, x, residual, i, pattern, bf16, by, least);
-  normalise_values(y, x, residual, i, count - i, bf16, by, least);
+    normalise_values(y, x, residual, i, pattern, bf16, by, relu);
+  normalise_values(y, x, residual, i, count - i, bf16, by, relu);
 }
 
 /* The same in pairs; the coefficients are in pair order. */
 VECTOR_INLINE void normalise_pair_values(void *y, const void *x, const void *residual, int64_t first,
-                                         int64_t count, BatchNormCoefficients by, float least) {
+                                         int64_t count, BatchNormCoefficients by, BatchNormRelu relu) {
   const int64_t odd = VECTOR_PAIRS;
 #pragma omp simd
   for (int64_t p = 0; p < count; p++) {
@@ -289,13 +303,12 @@ VECTOR_INLINE void normalise_pair_values(void *y, const void *x, const void *res
       VectorPair other = vector_load_pair(residual, first + p);
       to = (VectorPair){to.even + other.even, to.odd + other.odd};
     }
-    vector_store_pair(y, first + p,
-                      (VectorPair){to.even < least ? least : to.even, to.odd < least ? least : to.odd});
+    vector_store_pair(y, first + p, (VectorPair){activated(to.even, relu), activated(to.odd, relu)});
   }
 }
 
 VECTOR_INLINE void normalise_pairs(void *y, const void *x, const void *residual, int64_t count,
-                                   BatchNormCoefficients by, float least) {
+                                   BatchNormCoefficients by, BatchNormRelu relu) {
   _Alignas(64) float ordered[3][VECTOR_LANES];
   vector_pair_order(ordered[0], by.mean);
   vector_pair_order(ordered[1], by.scale);
@@ -303,37 +316,44 @@ VECTOR_INLINE void normalise_pairs(void *y, const void *x, const void *residual,
   BatchNormCoefficients pairs = {ordered[0], ordered[1], ordered[2]};
   int64_t i = 0;
   for (; i + VECTOR_PAIRS <= count / 2; i += VECTOR_PAIRS)
-    normalise_pair_values(y, x, residual, i, VECTOR_PAIRS, pairs, least);
-  normalise_pair_values(y, x, residual, i, count / 2 - i, pairs, least);
+    normalise_pair_values(y, x, residual, i, VECTOR_PAIRS, pairs, relu);
+  normalise_pair_values(y, x, residual, i, count / 2 - i, pairs, relu);
   if (count % 2 == 0) return;
   int64_t last = (count - 1) % VECTOR_LANES;
   BatchNormCoefficients of_last = {by.mean + last, by.scale + last, by.beta + last};
-  normalise_values(y, x, residual, count - 1, 1, true, of_last, least);
+  normalise_values(y, x, residual, count - 1, 1, true, of_last, relu);
 }
 
 VECTOR_INLINE void normalise_either(void *y, const void *x, const void *residual, int64_t count,
-                                    int64_t pattern, bool bf16, BatchNormCoefficients by, float least) {
+                                    int64_t pattern, bool bf16, BatchNormCoefficients by,
+                                    BatchNormRelu relu) {
   if (bf16 && pattern == VECTOR_LANES)
-    normalise_pairs(y, x, residual, count, by, least);
+    normalise_pairs(y, x, residual, count, by, relu);
   else if (bf16)
-    normalise_patterns(y, x, residual, count, pattern, true, by, least);
+    normalise_patterns(y, x, residual, count, pattern, true, by, relu);
   else
-    normalise_patterns(y, x, residual, count, pattern, false, by, least);
+    normalise_patterns(y, x, residual, count, pattern, false, by, relu);
 }
 
 VECTOR_CLONES
 static void normalise_tile(void *y, const void *x, const void *residual, int64_t count, int64_t pattern,
-                           bool bf16, BatchNormCoefficients by, float least) {
-  if (pattern != VECTOR_LANES)
-    normalise_either(y, x, residual, count, pattern, bf16, by, least);
-  else if (residual != NULL)
-    normalise_either(y, x, residual, count, VECTOR_LANES, bf16, by, least);
-  else
-    normalise_either(y, x, NULL, count, VECTOR_LANES, bf16, by, least);
+                           bool bf16, BatchNormCoefficients by, BatchNormRelu relu) {
+  if (pattern != VECTOR_LANES) {
+    normalise_either(y, x, residual, count, pattern, bf16, by, relu);
+  } else if (relu.leaky) { /* never with a residual */
+    relu.leaky = true;
+    normalise_either(y, x, NULL, count, VECTOR_LANES, bf16, by, relu);
+  } else {
+    relu.leaky = false;
+    if (residual != NULL)
+      normalise_either(y, x, residual, count, VECTOR_LANES, bf16, by, relu);
+    else
+      normalise_either(y, x, NULL, count, VECTOR_LANES, bf16, by, relu);
+  }
 }
 
-static void normalise_part(const ChannelView *view, BatchNormCoefficients all, VectorArray y, VectorArray x,
-                           VectorArray residual, float least, VectorPart part) {
+void batch_norm_normalise(const ChannelView *view, BatchNormCoefficients all, VectorArray y, VectorArray x,
+                          VectorArray residual, BatchNormRelu relu, VectorPart part) {
   _Alignas(64) float repeated[3][2 * VECTOR_LANES];
   int64_t pattern = vector_pattern(view);
   BatchNormCoefficients row = all;
@@ -346,15 +366,14 @@ static void normalise_part(const ChannelView *view, BatchNormCoefficients all, V
     }
     BatchNormCoefficients at = {row.mean + tile.phase, row.scale + tile.phase, row.beta + tile.phase};
     normalise_tile(vector_at(y, tile.offset), vector_at(x, tile.offset), vector_at(residual, tile.offset),
-                   tile.count, pattern, x.dtype == DTYPE_BF16, at, least);
+                   tile.count, pattern, x.dtype == DTYPE_BF16, at, relu);
   }
 }
 
 void batch_norm_whole(const Kernel *kernel, const ChannelView *view, const uintptr_t *inputs, int32_t first,
                       VectorArray residual, VectorArray y, float *workspace) {
   VectorArray x = vector_input(kernel, inputs, 0);
-  /* Nothing is smaller than -infinity, and NaN stays NaN. */
-  float least = kernel->node->params.relu != 0 ? 0.0F : -INFINITY;
+  BatchNormRelu relu = batch_norm_relu(kernel->node->params.relu != 0, 0.0);
   int32_t wanted = vector_threads(kernel, view_elements(view));
 #pragma omp parallel num_threads(wanted) if (wanted > 1)
   {
@@ -363,7 +382,7 @@ void batch_norm_whole(const Kernel *kernel, const ChannelView *view, const uintp
     BatchNormCoefficients all = batch_norm_fill(kernel, view, inputs, first, channels, workspace);
 #pragma omp barrier
     VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
-    normalise_part(view, all, y, x, residual, least, part);
+    batch_norm_normalise(view, all, y, x, residual, relu, part);
   }
 }
 

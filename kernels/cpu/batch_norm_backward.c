@@ -26,11 +26,9 @@ typedef struct BackwardPlan {
   int64_t group;    /* channel blocks a thread takes at a time; 0: points are shared out */
 } BackwardPlan;
 
-/* What a channel's values are computed with; zero in the padding. The first three are forward's. */
-enum { MEAN, SCALE, BETA, GAIN, SLOPE, CONSTANT, COEFFICIENTS };
-/* Those of a tile. */
+/* Coefficients of a tile. */
 typedef struct Coefficients {
-  const float *of[COEFFICIENTS];
+  const float *of[NORM_COEFFICIENTS];
 } Coefficients;
 
 /* One launch. */
@@ -38,12 +36,9 @@ typedef struct Backward {
   const Kernel *kernel;
   const BackwardPlan *plan;
   const uintptr_t *inputs, *outputs;
-  VectorArray dy, dy2, x, y, dx, dresidual;
-  bool relu;
-  float least;              /* the largest value the output's type rounds to zero */
-  float *all[COEFFICIENTS]; /* [channels] each */
-  double *sums;             /* [thread][2][channels] */
-  float *lanes;             /* [thread][2][pattern], by cache lines */
+  BatchNormGradient gradient;
+  double *sums; /* [thread][2][channels] */
+  float *lanes; /* [thread][2][pattern], by cache lines */
 } Backward;
 
 /* ---- The gradient behind the ReLU ------------------------------------------------------------------------ */
@@ -64,14 +59,17 @@ typedef struct Form {
   bool two;         /* dy2 is there */
   bool residual;    /* dresidual is wanted */
   Mask mask;
+  bool leaky;  /* by x alone */
+  float below; /* the slope then */
 } Form;
 
-/* The gradient d where forward's output was positive, else 0. */
+/* The gradient d where forward's output was positive, else 0 or the slope's part of it. */
 VECTOR_INLINE float masked(float d, float x, float y, Form form, float mean, float scale, float beta,
                            float least) {
   if (form.mask == MASK_NONE) return d;
   bool positive = form.mask == MASK_BY_Y ? y > 0.0F : batch_norm_value(x, mean, scale, beta) > least;
-  return vector_where(positive, d);
+  if (!form.leaky) return vector_where(positive, d);
+  return vector_where(positive, d) + form.below * vector_where(!positive, d); /* one of them is 0 */
 }
 
 /* Half of bf16's smallest number rounds to zero, and then forward's output was not positive. */
@@ -80,7 +78,7 @@ VECTOR_INLINE float least_of(bool bf16) { return bf16 ? 0x1p-134F : 0.0F; }
 /* The first `count` of a tile's coefficients, each VECTOR_LANES floats, copied so that no store to a tensor
  * can change them: they stay in registers. In pair order for pairs. */
 VECTOR_INLINE Coefficients in_lanes(const Coefficients *by, int count, bool pairs,
-                                    float lanes[COEFFICIENTS][VECTOR_LANES]) {
+                                    float lanes[NORM_COEFFICIENTS][VECTOR_LANES]) {
   Coefficients copies = {{NULL}};
   for (int i = 0; i < count; i++) {
     if (pairs)
@@ -106,7 +104,8 @@ VECTOR_INLINE float gradient(const Operands *at, int64_t i, int64_t l, float x, 
   float d = vector_load(at->dy, i, form.bf16);
   if (form.two) d += vector_load(at->dy2, i, form.bf16);
   float y = form.mask == MASK_BY_Y ? vector_load(at->y, i, form.bf16) : 0.0F;
-  return masked(d, x, y, form, by->of[MEAN][l], by->of[SCALE][l], by->of[BETA][l], least_of(form.bf16));
+  return masked(d, x, y, form, by->of[NORM_MEAN][l], by->of[NORM_SCALE][l], by->of[NORM_BETA][l],
+                least_of(form.bf16));
 }
 
 /* The same for elements 2 i and 2 i + 1. */
@@ -119,10 +118,10 @@ VECTOR_INLINE VectorPair gradient_pair(const Operands *at, int64_t i, int64_t l,
   }
   if (form.mask == MASK_BY_Y) y = vector_load_pair(at->y, i);
   int64_t h = VECTOR_PAIRS + l;
-  return (VectorPair){
-      masked(d.even, x.even, y.even, form, by->of[MEAN][l], by->of[SCALE][l], by->of[BETA][l],
-             least_of(true)),
-      masked(d.odd, x.odd, y.odd, form, by->of[MEAN][h], by->of[SCALE][h], by->of[BETA][h], least_of(true))};
+  return (VectorPair){masked(d.even, x.even, y.even, form, by->of[NORM_MEAN][l], by->of[NORM_SCALE][l],
+                             by->of[NORM_BETA][l], least_of(true)),
+                      masked(d.odd, x.odd, y.odd, form, by->of[NORM_MEAN][h], by->of[NORM_SCALE][h],
+                             by->of[NORM_BETA][h], least_of(true))};
 }
 
 /* ---- First reading: sums ---------------------------------------------------------------------------------- */
@@ -137,13 +136,13 @@ typedef struct TermPair {
 
 VECTOR_INLINE Term term_of(const Operands *at, int64_t i, int64_t l, Form form, const Coefficients *by) {
   float x = vector_load(at->x, i, form.bf16), g = gradient(at, i, l, x, form, by);
-  return (Term){g, g * (x - by->of[MEAN][l])};
+  return (Term){g, g * (x - by->of[NORM_MEAN][l])};
 }
 
 VECTOR_INLINE TermPair terms_of(const Operands *at, int64_t i, int64_t l, Form form, const Coefficients *by) {
   VectorPair x = vector_load_pair(at->x, i), g = gradient_pair(at, i, l, x, form, by);
-  return (TermPair){{g.even, g.even * (x.even - by->of[MEAN][l])},
-                    {g.odd, g.odd * (x.odd - by->of[MEAN][VECTOR_PAIRS + l])}};
+  return (TermPair){{g.even, g.even * (x.even - by->of[NORM_MEAN][l])},
+                    {g.odd, g.odd * (x.odd - by->of[NORM_MEAN][VECTOR_PAIRS + l])}};
 }
 
 VECTOR_INLINE Term plus(Term a, Term b) { return (Term){a.gradient + b.gradient, a.product + b.product}; }
@@ -235,6 +234,12 @@ VECTOR_INLINE void add_products(const Operands *at, int64_t count, int64_t patte
 
 VECTOR_INLINE void add_masked(const Operands *at, int64_t count, int64_t pattern, Form form,
                               const Coefficients *by, float *sum, float *product) {
+  if (form.leaky) {
+    form.mask = MASK_BY_X, form.leaky = true;
+    add_products(at, count, pattern, form, by, sum, product);
+    return;
+  }
+  form.leaky = false;
   if (form.mask == MASK_BY_Y) {
     form.mask = MASK_BY_Y;
     add_products(at, count, pattern, form, by, sum, product);
@@ -264,16 +269,16 @@ static void add_tile(const Operands *operands, int64_t count, int64_t pattern, F
   /* Copies, which no store to a tensor can change. */
   const Operands here = *operands, *at = &here;
   const Coefficients near = *coefficients, *by = &near;
-  _Alignas(64) float lanes[COEFFICIENTS][VECTOR_LANES];
+  _Alignas(64) float lanes[NORM_COEFFICIENTS][VECTOR_LANES];
   if (form.pairs) {
-    const Coefficients copies = in_lanes(by, GAIN, true, lanes);
+    const Coefficients copies = in_lanes(by, NORM_GAIN, true, lanes);
     form.pairs = form.bf16 = true;
     add_gradients(at, count, VECTOR_LANES, form, &copies, sum, product);
   } else if (form.bf16) {
     form.pairs = false, form.bf16 = true;
     add_gradients(at, count, pattern, form, by, sum, product);
   } else if (pattern == VECTOR_LANES) {
-    const Coefficients copies = in_lanes(by, GAIN, false, lanes);
+    const Coefficients copies = in_lanes(by, NORM_GAIN, false, lanes);
     form.pairs = form.bf16 = false;
     add_gradients(at, count, VECTOR_LANES, form, &copies, sum, product);
   } else {
@@ -282,31 +287,33 @@ static void add_tile(const Operands *operands, int64_t count, int64_t pattern, F
   }
 }
 
-static Operands operands_at(const Backward *run, int64_t offset) {
-  return (Operands){.dy = vector_at(run->dy, offset),
-                    .dy2 = vector_at(run->dy2, offset),
-                    .x = vector_at(run->x, offset),
-                    .y = vector_at(run->y, offset),
-                    .dx = vector_at(run->dx, offset),
-                    .dresidual = vector_at(run->dresidual, offset)};
+static Operands operands_at(const BatchNormGradient *of, int64_t offset) {
+  return (Operands){.dy = vector_at(of->dy, offset),
+                    .dy2 = vector_at(of->dy2, offset),
+                    .x = vector_at(of->x, offset),
+                    .y = vector_at(of->y, offset),
+                    .dx = vector_at(of->dx, offset),
+                    .dresidual = vector_at(of->dresidual, offset)};
 }
 
-static Form form_of(const Backward *run) {
-  bool bf16 = run->x.dtype == DTYPE_BF16;
+static Form form_of(const BatchNormGradient *of) {
+  bool bf16 = of->x.dtype == DTYPE_BF16;
   return (Form){.bf16 = bf16,
-                .pairs = bf16 && vector_pattern(&run->plan->view) == VECTOR_LANES,
-                .two = run->dy2.address != NULL,
-                .residual = run->dresidual.address != NULL,
-                .mask = !run->relu               ? MASK_NONE
-                        : run->y.address != NULL ? MASK_BY_Y
-                                                 : MASK_BY_X};
+                .pairs = bf16 && vector_pattern(of->view) == VECTOR_LANES,
+                .two = of->dy2.address != NULL,
+                .residual = of->dresidual.address != NULL,
+                .mask = !of->relu               ? MASK_NONE
+                        : of->y.address != NULL ? MASK_BY_Y
+                                                : MASK_BY_X,
+                .leaky = of->relu && of->below != 0.0F,
+                .below = of->below};
 }
 
 /* Repeats the first `count` coefficients of a tile's channel block. */
-static void repeat_row(const Backward *run, const VectorTile *tile, int count,
-                       float repeated[COEFFICIENTS][2 * VECTOR_LANES], Coefficients *row) {
+static void repeat_row(const BatchNormGradient *of, const VectorTile *tile, int count,
+                       float repeated[NORM_COEFFICIENTS][2 * VECTOR_LANES], Coefficients *row) {
   for (int i = 0; i < count; i++)
-    row->of[i] = vector_repeat(&run->plan->view, run->all[i], tile->block, repeated[i]);
+    row->of[i] = vector_repeat(of->view, of->all[i], tile->block, repeated[i]);
 }
 
 static Coefficients coefficients_at(const Coefficients *row, int64_t phase, int count) {
@@ -316,22 +323,23 @@ static Coefficients coefficients_at(const Coefficients *row, int64_t phase, int 
   return at;
 }
 
-static void sum_part(const Backward *run, VectorPart part, double *sums, float *lanes) {
-  _Alignas(64) float repeated[COEFFICIENTS][2 * VECTOR_LANES];
-  const ChannelView *view = &run->plan->view;
-  int64_t pattern = vector_pattern(view), channels = run->plan->channels, block = view->block, values = 0;
+void batch_norm_gradient_sums(const BatchNormGradient *of, VectorPart part, double *sums, float *lanes) {
+  _Alignas(64) float repeated[NORM_COEFFICIENTS][2 * VECTOR_LANES];
+  const ChannelView *view = of->view;
+  int64_t pattern = vector_pattern(view), channels = vector_by_lines(vector_channels(view)),
+          block = view->block, values = 0;
   float *sum = lanes, *product = lanes + vector_by_lines(pattern);
   memset(lanes, 0, (size_t)vector_by_lines(pattern) * 2 * sizeof *lanes);
   size_t part_bytes = (size_t)((part.blocks.end - part.blocks.begin) * block) * sizeof *sums;
   memset(sums + part.blocks.begin * block, 0, part_bytes);
   memset(sums + channels + part.blocks.begin * block, 0, part_bytes);
   Coefficients row = {{NULL}};
-  Form form = form_of(run);
+  Form form = form_of(of);
   VectorWalk walk = vector_walk(view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
-    if (tile.begins) repeat_row(run, &tile, GAIN, repeated, &row);
-    Coefficients by = coefficients_at(&row, tile.phase, GAIN);
-    Operands at = operands_at(run, tile.offset);
+    if (tile.begins) repeat_row(of, &tile, NORM_GAIN, repeated, &row);
+    Coefficients by = coefficients_at(&row, tile.phase, NORM_GAIN);
+    Operands at = operands_at(of, tile.offset);
     add_tile(&at, tile.count, pattern, form, &by, sum + tile.phase, product + tile.phase);
     values += vector_values(&tile, pattern);
     if (tile.ends || values >= VECTOR_RUN) {
@@ -357,10 +365,10 @@ static void fill_forward(const Backward *run, Range channels) {
   VectorArray beta = vector_input(kernel, run->inputs, IN_BETA);
   for (int64_t c = channels.begin; c < channels.end; c++) {
     bool real = c < run->plan->view.channels;
-    run->all[MEAN][c] = real ? mean[c] : 0.0F;
-    run->all[SCALE][c] =
+    run->gradient.all[NORM_MEAN][c] = real ? mean[c] : 0.0F;
+    run->gradient.all[NORM_SCALE][c] =
         real ? batch_norm_scale(vector_element(gamma, c), var[c], kernel->node->params.epsilon) : 0.0F;
-    run->all[BETA][c] = real && beta.address != NULL ? vector_element(beta, c) : 0.0F;
+    run->gradient.all[NORM_BETA][c] = real && beta.address != NULL ? vector_element(beta, c) : 0.0F;
   }
 }
 
@@ -374,7 +382,8 @@ static void fill_backward(const Backward *run, int32_t first, int32_t threads, R
   const ChannelView *view = &run->plan->view;
   double points = (double)(view->n * view->spatial);
   for (int64_t c = channels.begin; c < channels.end; c++) {
-    run->all[GAIN][c] = run->all[SLOPE][c] = run->all[CONSTANT][c] = 0.0F;
+    run->gradient.all[NORM_GAIN][c] = run->gradient.all[NORM_SLOPE][c] = run->gradient.all[NORM_CONSTANT][c] =
+        0.0F;
     if (c >= view->channels) continue;
     double sum = 0.0, product = 0.0;
     for (int32_t t = first; t < first + threads; t++) {
@@ -383,9 +392,9 @@ static void fill_backward(const Backward *run, int32_t first, int32_t threads, R
     }
     double r = 1.0 / sqrt((double)var[c] + run->kernel->node->params.epsilon);
     double gain = (double)vector_element(gamma, c) * r;
-    run->all[GAIN][c] = (float)gain;
-    run->all[SLOPE][c] = (float)(-gain * r * r * product / points);
-    run->all[CONSTANT][c] = (float)(-gain * sum / points);
+    run->gradient.all[NORM_GAIN][c] = (float)gain;
+    run->gradient.all[NORM_SLOPE][c] = (float)(-gain * r * r * product / points);
+    run->gradient.all[NORM_CONSTANT][c] = (float)(-gain * sum / points);
     if (dgamma != NULL) dgamma[c] = (float)(r * product);
     if (dbeta != NULL) dbeta[c] = (float)sum;
   }
@@ -395,7 +404,8 @@ static void fill_backward(const Backward *run, int32_t first, int32_t threads, R
 
 /* l is the element's place among the coefficients. */
 VECTOR_INLINE float derivative(float x, float g, int64_t l, const Coefficients *by) {
-  return by->of[GAIN][l] * g + ((x - by->of[MEAN][l]) * by->of[SLOPE][l] + by->of[CONSTANT][l]);
+  return by->of[NORM_GAIN][l] * g +
+         ((x - by->of[NORM_MEAN][l]) * by->of[NORM_SLOPE][l] + by->of[NORM_CONSTANT][l]);
 }
 
 VECTOR_INLINE void differentiate_values(const Operands *at, int64_t first, int64_t count, Form form,
@@ -441,12 +451,18 @@ VECTOR_INLINE void differentiate(const Operands *at, int64_t count, int64_t patt
   }
   differentiate_pairs(at, i, count / 2 - i, form, by);
   if (count % 2 == 0) return;
-  Coefficients last = coefficients_at(by, count / 2 - i, COEFFICIENTS);
+  Coefficients last = coefficients_at(by, count / 2 - i, NORM_COEFFICIENTS);
   differentiate_values(at, count - 1, 1, form, &last);
 }
 
 VECTOR_INLINE void differentiate_masked(const Operands *at, int64_t count, int64_t pattern, Form form,
                                         const Coefficients *by) {
+  if (form.leaky) {
+    form.mask = MASK_BY_X, form.leaky = true, form.residual = false;
+    differentiate(at, count, pattern, form, by);
+    return;
+  }
+  form.leaky = false;
   if (form.mask == MASK_BY_Y) {
     form.mask = MASK_BY_Y;
     differentiate(at, count, pattern, form, by);
@@ -487,16 +503,16 @@ static void differentiate_tile(const Operands *operands, int64_t count, int64_t 
                                const Coefficients *coefficients) {
   const Operands here = *operands, *at = &here;
   const Coefficients near = *coefficients, *by = &near;
-  _Alignas(64) float lanes[COEFFICIENTS][VECTOR_LANES];
+  _Alignas(64) float lanes[NORM_COEFFICIENTS][VECTOR_LANES];
   if (form.pairs) {
-    const Coefficients copies = in_lanes(by, COEFFICIENTS, true, lanes);
+    const Coefficients copies = in_lanes(by, NORM_COEFFICIENTS, true, lanes);
     form.pairs = form.bf16 = true;
     differentiate_gradients(at, count, VECTOR_LANES, form, &copies);
   } else if (form.bf16) {
     form.pairs = false, form.bf16 = true;
     differentiate_gradients(at, count, pattern, form, by);
   } else if (pattern == VECTOR_LANES) {
-    const Coefficients copies = in_lanes(by, COEFFICIENTS, false, lanes);
+    const Coefficients copies = in_lanes(by, NORM_COEFFICIENTS, false, lanes);
     form.pairs = form.bf16 = false;
     differentiate_gradients(at, count, VECTOR_LANES, form, &copies);
   } else {
@@ -505,17 +521,17 @@ static void differentiate_tile(const Operands *operands, int64_t count, int64_t 
   }
 }
 
-static void differentiate_part(const Backward *run, VectorPart part) {
-  if (run->dx.address == NULL) return;
-  _Alignas(64) float repeated[COEFFICIENTS][2 * VECTOR_LANES];
+void batch_norm_differentiate(const BatchNormGradient *of, VectorPart part) {
+  if (of->dx.address == NULL) return;
+  _Alignas(64) float repeated[NORM_COEFFICIENTS][2 * VECTOR_LANES];
   Coefficients row = {{NULL}};
-  Form form = form_of(run);
-  VectorWalk walk = vector_walk(&run->plan->view, part, VECTOR_SPAN);
+  Form form = form_of(of);
+  VectorWalk walk = vector_walk(of->view, part, VECTOR_SPAN);
   for (VectorTile tile; vector_walk_next(&walk, &tile);) {
-    if (tile.begins) repeat_row(run, &tile, COEFFICIENTS, repeated, &row);
-    Coefficients by = coefficients_at(&row, tile.phase, COEFFICIENTS);
-    Operands at = operands_at(run, tile.offset);
-    differentiate_tile(&at, tile.count, vector_pattern(&run->plan->view), form, &by);
+    if (tile.begins) repeat_row(of, &tile, NORM_COEFFICIENTS, repeated, &row);
+    Coefficients by = coefficients_at(&row, tile.phase, NORM_COEFFICIENTS);
+    Operands at = operands_at(of, tile.offset);
+    differentiate_tile(&at, tile.count, vector_pattern(of->view), form, &by);
   }
 }
 
@@ -529,9 +545,10 @@ static void run_by_blocks(const Backward *run, Range blocks, int32_t thread) {
     VectorPart part = {{i, end}, {0, view->n * view->spatial}};
     Range channels = {i * view->block, end * view->block};
     fill_forward(run, channels);
-    sum_part(run, part, run->sums + 2 * run->plan->channels * thread, run->lanes + thread * lanes);
+    batch_norm_gradient_sums(&run->gradient, part, run->sums + 2 * run->plan->channels * thread,
+                             run->lanes + thread * lanes);
     fill_backward(run, thread, 1, channels);
-    differentiate_part(run, part);
+    batch_norm_differentiate(&run->gradient, part);
   }
 }
 
@@ -543,28 +560,30 @@ static void run_by_points(const Backward *run, int32_t threads, int32_t thread) 
   Range channels = vector_share(vector_channels(view), threads, thread);
   fill_forward(run, channels);
 #pragma omp barrier
-  sum_part(run, part, run->sums + 2 * run->plan->channels * thread, run->lanes + thread * lanes);
+  batch_norm_gradient_sums(&run->gradient, part, run->sums + 2 * run->plan->channels * thread,
+                           run->lanes + thread * lanes);
 #pragma omp barrier
   fill_backward(run, 0, threads, channels);
 #pragma omp barrier
-  differentiate_part(run, part);
+  batch_norm_differentiate(&run->gradient, part);
 }
 
 static Backward backward_run(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                              uintptr_t workspace) {
   const BackwardPlan *plan = kernel->data;
   Backward run = {.kernel = kernel, .plan = plan, .inputs = inputs, .outputs = outputs};
-  run.dy = vector_input(kernel, inputs, IN_DY);
-  run.dy2 = vector_input(kernel, inputs, IN_DY2);
-  run.x = vector_input(kernel, inputs, IN_X);
-  run.y = vector_input(kernel, inputs, IN_Y);
-  run.dx = vector_output(kernel, outputs, OUT_DX);
-  run.dresidual = vector_output(kernel, outputs, OUT_DRESIDUAL);
-  run.relu = kernel->node->params.relu != 0;
+  run.gradient = (BatchNormGradient){.view = &plan->view,
+                                     .dy = vector_input(kernel, inputs, IN_DY),
+                                     .dy2 = vector_input(kernel, inputs, IN_DY2),
+                                     .x = vector_input(kernel, inputs, IN_X),
+                                     .y = vector_input(kernel, inputs, IN_Y),
+                                     .dx = vector_output(kernel, outputs, OUT_DX),
+                                     .dresidual = vector_output(kernel, outputs, OUT_DRESIDUAL),
+                                     .relu = kernel->node->params.relu != 0};
   run.sums = (double *)workspace;
   float *next = (float *)(run.sums + 2 * plan->channels * kernel->threads);
-  for (int i = 0; i < COEFFICIENTS; i++, next += plan->channels)
-    run.all[i] = next;
+  for (int i = 0; i < NORM_COEFFICIENTS; i++, next += plan->channels)
+    run.gradient.all[i] = next;
   run.lanes = next;
   return run;
 }
@@ -625,7 +644,7 @@ static Status backward_prepare(CpuDevice *device, Kernel *kernel) {
   plan->group = blocks_at_a_time(kernel, &plan->view);
   int64_t lanes = 2 * vector_by_lines(vector_pattern(&plan->view));
   kernel->workspace_bytes =
-      kernel->threads * (2 * plan->channels * 8 + lanes * 4) + COEFFICIENTS * plan->channels * 4;
+      kernel->threads * (2 * plan->channels * 8 + lanes * 4) + NORM_COEFFICIENTS * plan->channels * 4;
   return vl_ok();
 }
 

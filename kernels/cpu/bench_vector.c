@@ -1,7 +1,7 @@
 /* bench-vector [batch] [repetitions] [op]: the kernels that are bound by memory, at ResNet-50's sizes, in the
- * layout its convolutions choose on this machine, and at BERT's. For each: GB/s of what must be read and
- * written once, and its ratio to a memcpy of as many bytes by as many threads (1.00: nothing left to gain).
- * Prints CTestMeasurement lines. */
+ * layout its convolutions choose on this machine, at BERT's, and at a 3-D U-Net's (an eighth of the batch).
+ * For each: GB/s of what must be read and written once, and its ratio to a memcpy of as many bytes by as many
+ * threads (1.00: nothing left to gain). Prints CTestMeasurement lines. */
 #include "devices/device.h"
 
 #include <inttypes.h>
@@ -12,7 +12,8 @@
 
 /* A node to time. Inputs by letter: a activation, c channel vector, s the pooled side, i its index, n (N, C),
  * w weights, v their squares, W as many in a matrix, q their codes and z the scales of those, t tokens (N,
- * side^2, C), r a number for each token, - absent. */
+ * side^2, C), r a number for each token, V a volume, m its (N, C), g logits for it, L their
+ * labels, u sums for those, l a loss, - absent. */
 typedef struct Row {
   const char *label, *op, *inputs;
   OpParams params;
@@ -20,6 +21,8 @@ typedef struct Row {
   bool pools;    /* only at the stem's size */
   bool once;     /* only at one size */
   bool tokens;   /* at BERT's sizes */
+  bool volumes;  /* at a 3-D U-Net's sizes */
+  int64_t classes;
 } Row;
 
 static const Row rows[] = {
@@ -70,6 +73,64 @@ static const Row rows[] = {
     {.label = "layer_norm", .op = "layer_norm", .inputs = "tcc", .tokens = true},
     {.label = "layer_norm_backward", .op = "layer_norm_backward", .inputs = "ttrrc", .tokens = true},
     {.label = "  in place", .op = "layer_norm_backward", .inputs = "ttrrc", .in_place = true, .tokens = true},
+    {.label = "instance_norm", .op = "instance_norm", .inputs = "Vcc", .volumes = true},
+    {.label = "  ReLU", .op = "instance_norm", .inputs = "Vcc", .params.relu = 1, .volumes = true},
+    {.label = "  leaky ReLU, in place",
+     .op = "instance_norm",
+     .inputs = "Vcc",
+     .params.relu = 1,
+     .params.alpha = 0.01,
+     .in_place = true,
+     .volumes = true},
+    {.label = "instance_norm_backward", .op = "instance_norm_backward", .inputs = "VVmmc", .volumes = true},
+    {.label = "  in place, ReLU",
+     .op = "instance_norm_backward",
+     .inputs = "VVmmcc",
+     .params.relu = 1,
+     .in_place = true,
+     .volumes = true},
+    {.label = "  two gradients, ReLU",
+     .op = "instance_norm_backward",
+     .inputs = "VVmmccV",
+     .params.relu = 1,
+     .in_place = true,
+     .volumes = true},
+    {.label = "dice_cross_entropy",
+     .op = "dice_cross_entropy",
+     .inputs = "gL",
+     .params.alpha = 1.0,
+     .volumes = true,
+     .classes = 3},
+    {.label = "  24 classes",
+     .op = "dice_cross_entropy",
+     .inputs = "gL",
+     .params.alpha = 1.0,
+     .volumes = true,
+     .classes = 24},
+    {.label = "  104 classes",
+     .op = "dice_cross_entropy",
+     .inputs = "gL",
+     .params.alpha = 1.0,
+     .volumes = true,
+     .classes = 104},
+    {.label = "dice_cross_entropy_backward",
+     .op = "dice_cross_entropy_backward",
+     .inputs = "lgLu",
+     .params.alpha = 1.0,
+     .volumes = true,
+     .classes = 3},
+    {.label = "  24 classes",
+     .op = "dice_cross_entropy_backward",
+     .inputs = "lgLu",
+     .params.alpha = 1.0,
+     .volumes = true,
+     .classes = 24},
+    {.label = "  104 classes",
+     .op = "dice_cross_entropy_backward",
+     .inputs = "lgLu",
+     .params.alpha = 1.0,
+     .volumes = true,
+     .classes = 104},
     {.label = "sgd", .op = "sgd", .inputs = "www", .once = true},
     {.label = "adamw",
      .op = "adamw",
@@ -91,10 +152,12 @@ typedef struct Size {
 } Size;
 static const Size sizes[] = {{64, 112}, {64, 56}, {256, 56}, {512, 28}, {1024, 14}, {2048, 7}};
 /* 64 and 256 tokens a sample, BERT-base's and -large's width. */
+static const Size volume_sizes[] = {{32, 64}, {64, 32}, {128, 16}, {256, 8}, {320, 4}};
 static const Size token_sizes[] = {{768, 8}, {768, 16}, {1024, 8}, {1024, 16}};
 enum {
   SIZES = sizeof sizes / sizeof *sizes,
   TOKEN_SIZES = sizeof token_sizes / sizeof *token_sizes,
+  VOLUME_SIZES = sizeof volume_sizes / sizeof *volume_sizes,
   ONCE = 2
 };
 
@@ -104,6 +167,7 @@ typedef struct Bench {
   long repetitions;
   DType dtype;
   Size size;
+  int64_t classes;
 } Bench;
 
 static void check(Status status) {
@@ -122,6 +186,10 @@ static Tensor *tensor_of(const Bench *bench, Graph *graph, char kind) {
   int64_t scales[] = {2, matrix[0] * matrix[1] / VL_STATE_BLOCK};
   int64_t tokens[] = {bench->batch, bench->size.side * bench->size.side, bench->size.channels};
   int64_t count = tokens[0] * tokens[1];
+  int64_t side = bench->size.side, samples = bench->batch > 8 ? bench->batch / 8 : 1;
+  int64_t volume[] = {samples, bench->size.channels, side, side, side};
+  int64_t logits[] = {samples, bench->classes, side, side, side}, labels[] = {samples, side, side, side};
+  int64_t sums[] = {samples, bench->classes, 3};
   switch (kind) {
   case 'a': return vl_graph_tensor(graph, "activation", ROLE_INPUT, bench->dtype, 4, activation);
   case 's': return vl_graph_tensor(graph, "pooled", ROLE_INPUT, bench->dtype, 4, pooled);
@@ -135,16 +203,22 @@ static Tensor *tensor_of(const Bench *bench, Graph *graph, char kind) {
   case 'z': return vl_graph_tensor(graph, "scales", ROLE_INPUT, DTYPE_F32, 2, scales);
   case 't': return vl_graph_tensor(graph, "tokens", ROLE_INPUT, bench->dtype, 3, tokens);
   case 'r': return vl_graph_tensor(graph, "rows", ROLE_INPUT, DTYPE_F32, 1, &count);
+  case 'V': return vl_graph_tensor(graph, "volume", ROLE_INPUT, bench->dtype, 5, volume);
+  case 'm': return vl_graph_tensor(graph, "statistic", ROLE_INPUT, DTYPE_F32, 2, volume);
+  case 'g': return vl_graph_tensor(graph, "logits", ROLE_INPUT, bench->dtype, 5, logits);
+  case 'L': return vl_graph_tensor(graph, "labels", ROLE_INPUT, DTYPE_I32, 4, labels);
+  case 'u': return vl_graph_tensor(graph, "sums", ROLE_INPUT, DTYPE_F32, 3, sums);
+  case 'l': return vl_graph_tensor(graph, "loss", ROLE_INPUT, DTYPE_F32, 0, NULL);
   default: return NULL;
   }
 }
 
 /* The layout a convolution wants its input in. */
-static LayoutId convolution_layout(const Bench *bench, Graph *graph) {
-  int64_t shape[] = {bench->size.channels, bench->size.channels, 3, 3};
-  Tensor *inputs[] = {tensor_of(bench, graph, 'a'),
-                      vl_graph_tensor(graph, "filter", ROLE_PARAMETER, bench->dtype, 4, shape)};
-  OpParams params = {.kernel = {3, 3}, .stride = {1, 1}, .padding = {1, 1}, .groups = 1};
+static LayoutId convolution_layout(const Bench *bench, Graph *graph, bool volumes) {
+  int64_t shape[] = {bench->size.channels, bench->size.channels, 3, 3, 3};
+  Tensor *inputs[] = {tensor_of(bench, graph, volumes ? 'V' : 'a'),
+                      vl_graph_tensor(graph, "filter", ROLE_PARAMETER, bench->dtype, volumes ? 5 : 4, shape)};
+  OpParams params = {.stride = {1, 1, volumes}, .padding = {1, 1, volumes}, .groups = 1};
   Node *node;
   check(vl_graph_add(graph, "conv", &params, inputs, 2, &node));
   LayoutId in[VL_MAX_INPUTS], out[VL_MAX_OUTPUTS];
@@ -207,6 +281,7 @@ static void fill(const Tensor *tensor, uintptr_t address, int64_t bytes) {
     int64_t place = i % 1021;
     double value = tensor->dtype == DTYPE_U8 ? (double)(place % 9) : (double)(place - 400) / 512.0;
     if (strncmp(tensor->name, "squares", 7) == 0) value *= value;
+    if (tensor->dtype == DTYPE_I32) value = (double)(place % 3);
     vl_element_set((void *)address, tensor->dtype, i, tensor->rank == 1 ? 1.0 : value);
   }
 }
@@ -271,17 +346,22 @@ static int32_t input_of_output(const Row *row, const Node *node, int32_t output)
   return -1;
 }
 
+/* Activations are in a convolution's layout, logits plain. */
+static LayoutId layout_of(const Row *row, const Tensor *tensor, LayoutId wanted) {
+  if (tensor == NULL || tensor->rank != (row->volumes ? 5 : 4)) return LAYOUT_PLAIN;
+  return row->classes > 0 ? LAYOUT_PLAIN : wanted;
+}
+
 static void time_row(const Bench *bench, const Row *row) {
   const DeviceInterface *device = bench->device->interface;
   Graph *graph = vl_graph_create("bench");
-  LayoutId wanted = convolution_layout(bench, graph);
+  LayoutId wanted = convolution_layout(bench, graph, row->volumes);
   Node *node = node_of(bench, graph, row);
   LayoutId in[VL_MAX_INPUTS], out[VL_MAX_OUTPUTS];
   for (int i = 0; i < VL_MAX_INPUTS; i++)
-    in[i] = i < node->input_count && node->inputs[i] != NULL && node->inputs[i]->rank == 4 ? wanted
-                                                                                           : LAYOUT_PLAIN;
+    in[i] = i < node->input_count ? layout_of(row, node->inputs[i], wanted) : LAYOUT_PLAIN;
   for (int i = 0; i < VL_MAX_OUTPUTS; i++)
-    out[i] = i < node->output_count && node->outputs[i]->rank == 4 ? wanted : LAYOUT_PLAIN;
+    out[i] = i < node->output_count ? layout_of(row, node->outputs[i], wanted) : LAYOUT_PLAIN;
   Kernel *kernel;
   check(device->prepare(bench->device, node, in, out, &kernel));
   check(device->build(bench->device, kernel));
@@ -304,11 +384,13 @@ static void time_row(const Bench *bench, const Row *row) {
   }
   uintptr_t workspace = reserve(bench, &memory, device->workspace_bytes(kernel));
   double ns = kernel_ns(bench, kernel, inputs, outputs, workspace), copy_ns = memcpy_ns(bench, bytes);
-  printf("%-26s %-5s %5" PRId64 " x %3" PRId64 "^2  %8.1f %9.0f %7.1f %7.1f %6.2f\n", row->label,
-         vl_dtype_name(is_state(row) ? DTYPE_F32 : bench->dtype), bench->size.channels, bench->size.side,
+  printf("%-27s %-5s %5" PRId64 " x %3" PRId64 "^%d  %8.1f %9.0f %7.1f %7.1f %6.2f\n", row->label,
+         vl_dtype_name(is_state(row) ? DTYPE_F32 : bench->dtype),
+         row->classes > 0 ? row->classes : bench->size.channels, bench->size.side, row->volumes ? 3 : 2,
          vl_bytes_to_mb(bytes), ns * 1e-3, (double)bytes / ns, (double)bytes / copy_ns, copy_ns / ns);
-  bool measured = row->tokens ? bench->size.channels == 768 && bench->size.side == 16
-                              : row->pools || bench->size.channels == sizes[ONCE].channels;
+  bool measured = row->volumes  ? bench->size.side == 64
+                  : row->tokens ? bench->size.channels == 768 && bench->size.side == 16
+                                : row->pools || bench->size.channels == sizes[ONCE].channels;
   if (measured) print_measurement(row, vl_dtype_name(bench->dtype), copy_ns / ns);
   fflush(stdout);
   release(bench, &memory);
@@ -316,20 +398,26 @@ static void time_row(const Bench *bench, const Row *row) {
   vl_graph_destroy(&graph);
 }
 
+static int size_count(const Row *row) {
+  if (row->volumes) return row->classes > 0 ? 1 : VOLUME_SIZES;
+  return row->tokens ? TOKEN_SIZES : SIZES;
+}
+
 int main(int argc, char **argv) {
   Bench bench = {.batch = argc > 1 ? atol(argv[1]) : 16, .repetitions = argc > 2 ? atol(argv[2]) : 7};
   const char *only = argc > 3 ? argv[3] : NULL;
   DeviceOptions options = {.threads = 0};
   check(vl_device_open("cpu", &options, &bench.device));
-  printf("%-26s %-5s %11s  %8s %9s %7s %7s %6s\n", "kernel", "type", "size", "MB", "us", "GB/s", "memcpy",
+  printf("%-27s %-5s %11s  %8s %9s %7s %7s %6s\n", "kernel", "type", "size", "MB", "us", "GB/s", "memcpy",
          "ratio");
   for (int i = 0; i < ROWS; i++)
     for (int d = 0; d < 2; d++)
-      for (int s = 0; s < (rows[i].tokens ? TOKEN_SIZES : SIZES); s++) {
+      for (int s = 0; s < size_count(&rows[i]); s++) {
         if (only != NULL && strcmp(rows[i].op, only) != 0) continue;
         if ((rows[i].pools && s != 0) || (rows[i].once && s != ONCE)) continue;
         bench.dtype = d == 0 ? DTYPE_F32 : DTYPE_BF16;
-        bench.size = rows[i].tokens ? token_sizes[s] : sizes[s];
+        bench.size = rows[i].volumes ? volume_sizes[s] : rows[i].tokens ? token_sizes[s] : sizes[s];
+        bench.classes = rows[i].classes;
         if (d == 1 && is_state(&rows[i])) continue;
         time_row(&bench, &rows[i]);
       }

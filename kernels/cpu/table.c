@@ -20,6 +20,9 @@ extern const CpuOp cpu_op_rsqrt, cpu_op_rsqrt_backward, cpu_op_magnitude, cpu_op
 extern const CpuOp cpu_op_embedding, cpu_op_embedding_backward, cpu_op_gather_tokens,
     cpu_op_gather_tokens_backward, cpu_op_softmax, cpu_op_softmax_backward, cpu_op_tanh, cpu_op_tanh_backward;
 
+extern const CpuOp cpu_op_instance_norm, cpu_op_instance_norm_backward, cpu_op_dice_cross_entropy,
+    cpu_op_dice_cross_entropy_backward;
+
 extern const CpuOp cpu_op_square_sum, cpu_op_gradient_factor;
 
 static const CpuOp *const ops[] = {
@@ -42,6 +45,8 @@ static const CpuOp *const ops[] = {
     &cpu_op_conv_backward_weights,
     &cpu_op_copy,
     &cpu_op_correct_count,
+    &cpu_op_dice_cross_entropy,
+    &cpu_op_dice_cross_entropy_backward,
     &cpu_op_dropout,
     &cpu_op_embedding,
     &cpu_op_embedding_backward,
@@ -54,6 +59,8 @@ static const CpuOp *const ops[] = {
     &cpu_op_gradient_factor,
     &cpu_op_square_sum,
     &cpu_op_global_avg_pool_backward,
+    &cpu_op_instance_norm,
+    &cpu_op_instance_norm_backward,
     &cpu_op_layer_norm,
     &cpu_op_layer_norm_backward,
     &cpu_op_linear,

@@ -29,6 +29,29 @@ VECTOR_INLINE float vector_exp(float x) {
   return x == x ? value : x;
 }
 
+/* log x of a positive normal number within 2 units in the last place, NaN stays. Cephes' polynomial (logf.c)
+ * of m - 1 for x = 2^e m, m from sqrt(1/2) to sqrt(2). */
+VECTOR_INLINE float vector_log(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const uint32_t root = 0x3F3504F3U; /* sqrt(1/2) */
+  int32_t exponent = (int32_t)(bits - root) >> 23;
+  float m = vector_float_of_bits(bits - ((uint32_t)exponent << 23)) - 1.0F, e = (float)exponent;
+  float square = m * m;
+  float p = 7.0376836292e-2F;
+  p = p * m - 1.1514610310e-1F;
+  p = p * m + 1.1676998740e-1F;
+  p = p * m - 1.2420140846e-1F;
+  p = p * m + 1.4249322787e-1F;
+  p = p * m - 1.6668057665e-1F;
+  p = p * m + 2.0000714765e-1F;
+  p = p * m - 2.4999993993e-1F;
+  p = p * m + 3.3333331174e-1F;
+  float rest = (p * m * square - 2.12194440e-4F * e) - 0.5F * square;
+  float value = (m + rest) + 0.693359375F * e;
+  return x == x ? value : x;
+}
+
 /* tanh x within 2 units in the last place, NaN stays. Near 0 Cephes' polynomial (tanhf.c), else from e^2|x|.
  */
 VECTOR_INLINE float vector_tanh(float x) {

@@ -240,6 +240,64 @@ static void steps_that_do_not_divide_are_refused_f4(void **state) {
   sums_clear(&sums);
 }
 
+/* ---- Volumes: a label a place ---------------------------------------------------------------------------------- */
+
+enum { VOLUMES = 6, PART = 2 };
+
+static double volume_step(int64_t batch, double dice, const char *recipe, int64_t first_sample,
+                          Recording *gradients, Job *job) {
+  Program program;
+  StepResult result;
+  network_volumes(batch, dice, &program);
+  job_open(job, device_name, &program, recipe, SEED, 0);
+  if (gradients) job_record_gradients(job, gradients);
+  require_ok(vl_inputs_synthesize(job->inputs, SEED, 0, first_sample));
+  require_ok(vl_run_step(&job->run, job->inputs, &result, NULL));
+  return result.loss;
+}
+
+static void assert_floats_near(const Item *a, const Item *b) {
+  double square = 0.0, difference = 0.0;
+  assert_int_equal(a->bytes, b->bytes);
+  for (int64_t i = 0; i < a->bytes / 4; i++) {
+    double x = (double)((const float *)a->data)[i], y = (double)((const float *)b->data)[i];
+    square += x * x;
+    difference += (x - y) * (x - y);
+  }
+  if (difference > 1e-10 * square) fail_msg("%s is off by %g", a->name, sqrt(difference / square));
+}
+
+/* An instance's statistics are its own, so that cross entropy gives the batch's loss and gradients, to the
+ * roundings of other orders of sums in f32. */
+static void micro_batches_of_volumes_give_the_batch(void **state) {
+  (void)state;
+  Job whole, parts;
+  Recording expected = {0}, actual = {0};
+  double loss = volume_step(VOLUMES, 0.0, "baseline", 0, &expected, &whole);
+  double sum = volume_step(PART, 0.0, "accumulate=3", 0, &actual, &parts);
+  assert_true(fabs(sum - loss) <= 1e-6 * loss);
+  assert_int_equal(actual.count, expected.count);
+  for (int32_t i = 0; i < expected.count; i++)
+    assert_floats_near(&expected.items[i], recording_find(&actual, expected.items[i].name));
+  recording_clear(&expected);
+  recording_clear(&actual);
+  job_close(&whole);
+  job_close(&parts);
+}
+
+/* With Dice the loss is the mean of the micro-batches' losses, each weighing its places. */
+static void micro_batches_have_dice_losses_of_their_own(void **state) {
+  (void)state;
+  Job job;
+  double mean = 0.0, sum = volume_step(PART, 1.0, "accumulate=3", 0, NULL, &job);
+  job_close(&job);
+  for (int64_t first = 0; first < VOLUMES; first += PART) {
+    mean += volume_step(PART, 1.0, "baseline", first, NULL, &job) * PART / VOLUMES;
+    job_close(&job);
+  }
+  assert_true(fabs(sum - mean) <= 1e-6 * mean);
+}
+
 /* ---- Labels that do not count --------------------------------------------------------------------------------- */
 
 enum { TOKENS = 3 };
@@ -484,6 +542,8 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(micro_batches_give_the_batch_f4),
       cmocka_unit_test(uneven_micro_batches_give_the_batch_b1),
+      cmocka_unit_test(micro_batches_of_volumes_give_the_batch),
+      cmocka_unit_test(micro_batches_have_dice_losses_of_their_own),
       cmocka_unit_test(steps_that_do_not_divide_are_refused_f4),
       cmocka_unit_test(losses_are_weighted_by_tokens_b1),
       cmocka_unit_test(the_mistake_is_a_mean_of_means_b1),

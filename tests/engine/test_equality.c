@@ -206,6 +206,18 @@ static void results_are_bitwise_equal_with_a_tied_table(void **state) {
   assert_same_results(network_tied, "stack=vramlab amp=bf16", of_amp_vramlab, COUNT(of_amp_vramlab));
 }
 
+static void build_volumes(Program *program) { network_volumes(4, 1.0, program); }
+
+/* Instance norms are repeated from what they read, and a Dice loss's sums are those of its micro-batch. */
+static void results_are_bitwise_equal_with_instance_norms(void **state) {
+  (void)state;
+  assert_same_results(build_volumes, "baseline", of_baseline, COUNT(of_baseline));
+  assert_same_results(build_volumes, "stack=vramlab", of_vramlab, COUNT(of_vramlab));
+  assert_same_results(build_volumes, "amp=bf16", of_amp, COUNT(of_amp));
+  assert_same_results(build_volumes, "stack=vramlab amp=bf16", of_amp_vramlab, COUNT(of_amp_vramlab));
+  assert_same_results(build_volumes, "accumulate=3", of_accumulation, COUNT(of_accumulation));
+}
+
 /* Dropout in the attention and behind it: every repetition draws the mask of its forward. */
 static void bert_is_bitwise_equal_however_it_is_recomputed_d1(void **state) {
   (void)state;
@@ -382,6 +394,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(results_are_bitwise_equal_with_dropout_d1),
       cmocka_unit_test(results_are_bitwise_equal_with_adamw),
       cmocka_unit_test(results_are_bitwise_equal_with_a_tied_table),
+      cmocka_unit_test(results_are_bitwise_equal_with_instance_norms),
       cmocka_unit_test(results_are_bitwise_equal_within_accumulation),
       cmocka_unit_test(bert_is_bitwise_equal_however_it_is_recomputed_d1),
       cmocka_unit_test(results_are_bitwise_equal_in_bert),

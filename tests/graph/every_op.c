@@ -77,6 +77,8 @@ static Status build_elementwise(Graph *graph, Tensor **x) {
   vl_graph_set_scope(graph, "twice");
   VL_TRY(vl_apply(graph, "mul", NULL, (Tensor *[]){*x, *x}, 2, x));
   VL_TRY(vl_apply(graph, "add", NULL, (Tensor *[]){*x, *x}, 2, x));
+  vl_graph_set_scope(graph, "block.in");
+  VL_TRY(vl_instance_norm(graph, *x, 1e-5, x));
   OpParams pool = {.kernel = {3, 3}, .stride = {1, 1}, .padding = {1, 1}};
   VL_TRY(unary(graph, "avg_pool", &pool, x));
   return unary(graph, "global_avg_pool", NULL, x);
@@ -134,10 +136,11 @@ static Status build_head(Graph *graph, Tensor *x, Program *program) {
   Tensor *labels = input(graph, "labels", DTYPE_I32, 1, (int64_t[]){2});
   Tensor *inputs[] = {program->logits, labels}, *count;
   VL_TRY(vl_apply(graph, "correct_count", NULL, inputs, 2, &count));
-  Node *loss;
+  Node *loss, *dice;
   VL_TRY(vl_graph_add(graph, "softmax_cross_entropy", NULL, inputs, 2, &loss));
-  program->loss = loss->outputs[0];
-  return vl_ok();
+  OpParams dice_params = {.alpha = 1.0 / 3.0, .epsilon = 1e-5};
+  VL_TRY(vl_graph_add(graph, "dice_cross_entropy", &dice_params, inputs, 2, &dice));
+  return vl_apply(graph, "add", NULL, (Tensor *[]){loss->outputs[0], dice->outputs[0]}, 2, &program->loss);
 }
 
 /* A matrix that no loss reads, since those that do are too small for moments in 8 bits. */

@@ -134,6 +134,49 @@ static void sum_to_loss(Program *program, Tensor *x) {
   require_ok(vl_graph_check(graph));
 }
 
+/* 3x3x3, or 1x1x1 without what follows. */
+static Tensor *conv_volume(Graph *graph, const char *scope, Tensor *x, int64_t out, int64_t kernel) {
+  vl_graph_set_scope(graph, "%s.conv", scope);
+  int64_t fan_in = x->shape[1] * kernel * kernel * kernel;
+  Tensor *weight = scoped_parameter(graph, "weight", 5, (int64_t[]){out, x->shape[1], kernel, kernel, kernel},
+                                    (Init){INIT_UNIFORM, sqrt(6.0 / (double)fan_in)});
+  require_ok(vl_conv(graph, x, weight, 1, kernel / 2, 1, &x));
+  return x;
+}
+
+static Tensor *volume_block(Graph *graph, const char *scope, Tensor *x, double slope) {
+  graph->block = ++graph->block_count;
+  x = conv_volume(graph, scope, x, 16, 3);
+  vl_graph_set_scope(graph, "%s.norm", scope);
+  require_ok(vl_instance_norm(graph, x, 1e-5, &x));
+  Node *relu = NULL;
+  vl_graph_set_scope(graph, "%s.relu", scope);
+  require_ok(vl_graph_add(graph, "relu", &(OpParams){.alpha = slope}, &x, 1, &relu));
+  relu->inplace_hint = true;
+  graph->block = 0;
+  return relu->outputs[0];
+}
+
+void network_volumes(int64_t batch, double dice, Program *program) {
+  Graph *graph = vl_graph_create("volumes");
+  vl_program_init(program, graph);
+  program->training = true;
+  Tensor *x = vl_graph_input(graph, "images", DTYPE_F32, 5, (int64_t[]){batch, 2, 7, 6, 5}, 0);
+  Tensor *skip = volume_block(graph, "enc1", x, 0.0);
+  x = volume_block(graph, "enc2", skip, 0.0);
+  vl_graph_set_scope(graph, "skip");
+  x = apply(graph, "add", NULL, x, skip);
+  x = volume_block(graph, "dec", x, 0.01);
+  program->logits = conv_volume(graph, "head", x, 3, 1);
+  vl_graph_set_scope(graph, "loss");
+  Tensor *labels = vl_graph_input(graph, "labels", DTYPE_I32, 4, (int64_t[]){batch, 7, 6, 5}, 3);
+  OpParams params = {.alpha = dice, .epsilon = 1e-5};
+  Node *loss = NULL;
+  require_ok(
+      vl_graph_add(graph, "dice_cross_entropy", &params, (Tensor *[]){program->logits, labels}, 2, &loss));
+  program->loss = loss->outputs[0];
+}
+
 void network_layers(int32_t layers, int64_t elements, Program *program) {
   Graph *graph = vl_graph_create("layers");
   vl_program_init(program, graph);

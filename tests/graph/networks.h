@@ -36,4 +36,9 @@ void network_running_mean(Program *program);
  * picked, and their products with the whole table, whose gradient so has two parts. */
 void network_tied(Program *program);
 
+/* Volumes of (batch, 2, 7, 6, 5): three 3-D convolutions, each with instance norm and an in-place ReLU (the
+ * last one leaky) in a block of its own, the first one's output added to the second's; three classes a place,
+ * by cross entropy and `dice` times a Dice loss. */
+void network_volumes(int64_t batch, double dice, Program *program);
+
 #endif

@@ -16,5 +16,15 @@ void attention_bounds(const Node *node, double *const *inputs, double *const *ou
 /* adamw_8bit. */
 void adamw_8bit_bounds(const Node *node, double *const *inputs, double *const *outputs, double *const *bounds,
                        const LaunchContext *context);
+/* instance_norm and instance_norm_backward. */
+void instance_norm_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                          double *const *bounds);
+void instance_norm_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                   double *const *bounds);
+/* dice_cross_entropy and dice_cross_entropy_backward. */
+void dice_cross_entropy_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                               double *const *bounds);
+void dice_cross_entropy_backward_bounds(const Node *node, double *const *inputs, double *const *outputs,
+                                        double *const *bounds);
 
 #endif

@@ -39,7 +39,7 @@ struct OpRow {
   const char *op;
   const char *what; /* what this row adds: "groups 4", "odd sizes" */
   OpParams params;
-  Operand operands[6];
+  Operand operands[7];
   bool dtype_of_run; /* params.dtype is the run's dtype */
   bool no_gradient;  /* the op alone: nothing to differentiate */
   bool f32_only;

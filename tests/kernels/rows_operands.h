@@ -75,5 +75,13 @@ Status row_first_output(Graph *graph, const OpRow *row, Tensor *const *operands,
   {                                                                                                          \
     .kind = OPERAND_LABELS, .values = VALUES_CLASSES, .count = limit, .shape = { __VA_ARGS__ }               \
   }
+#define IGNORABLE_INDICES(limit, ...)                                                                        \
+  {                                                                                                          \
+    .kind = OPERAND_LABELS, .values = VALUES_IGNORABLE, .count = limit, .shape = { __VA_ARGS__ }             \
+  }
+#define IGNORED_INDICES(...)                                                                                 \
+  {                                                                                                          \
+    .kind = OPERAND_LABELS, .values = VALUES_IGNORED, .count = 1, .shape = { __VA_ARGS__ }                   \
+  }
 
 #endif

@@ -16,7 +16,7 @@ static void require_ok(Status status) {
   if (status.code != VL_OK) fail_msg("%s", status.message);
 }
 
-enum { MOST_BYTES = 1024, UNWRITTEN = 0x5A };
+enum { MOST_BYTES = 65536, UNWRITTEN = 0x5A };
 
 /* A node whose input 1 holds whole numbers, and its plain memory. */
 typedef struct Launch {
@@ -118,6 +118,7 @@ static const IndexCase cases[] = {
      7,
      "positions[1, 2]"},
     {"softmax_cross_entropy", {.alpha = 0}, 2, {6, 5}, 1, {6}, 5, "row 5"},
+    {"dice_cross_entropy", {.alpha = 1}, 3, {2, 5, 3}, 2, {2, 3}, 5, "sample 1, place 2"},
 };
 
 /* Launches with the last index replaced. */

@@ -424,7 +424,7 @@ static void accumulation_says_why_not(void **state) {
   assert_unsupported(&program, "accumulate=2", "do not agree on a number of samples");
   network_bottlenecks(&(NetOptions){.batch = 2, .size = 16}, &program);
   require_ok(vl_apply(program.graph, "relu", NULL, &program.loss, 1, &program.loss));
-  assert_unsupported(&program, "accumulate=2", "is made by relu; only sums of softmax_cross_entropy");
+  assert_unsupported(&program, "accumulate=2", "is made by relu; only sums of cross entropies");
 }
 
 /* Evaluation has nothing to add up, and one micro-batch is the batch. */

@@ -28,10 +28,11 @@ struct Kernel {
 static const LaunchContext start_context = {0};
 
 static Compute find_compute(const char *name) {
-  const ReferenceOp *const tables[] = {
-      reference_attention_ops,   reference_convolution_ops, reference_normalization_ops,
-      reference_elementwise_ops, reference_pooling_ops,     reference_product_ops,
-      reference_shape_ops,       reference_adamw_8bit_ops,  NULL};
+  const ReferenceOp *const tables[] = {reference_attention_ops,     reference_convolution_ops,
+                                       reference_normalization_ops, reference_elementwise_ops,
+                                       reference_pooling_ops,       reference_product_ops,
+                                       reference_shape_ops,         reference_adamw_8bit_ops,
+                                       reference_dice_ops,          NULL};
   for (const ReferenceOp *const *table = tables; *table; table++) {
     for (const ReferenceOp *op = *table; op->name; op++) {
       if (strcmp(op->name, name) == 0) return op->compute;

@@ -1,5 +1,5 @@
-/* Layer normalisation, and batch normalisation: statistics over samples and space, application, running
- * statistics, gradient. */
+/* Layer and instance normalisation, and batch normalisation: statistics over samples and space, application,
+ * running statistics, gradient. */
 #include "tests/reference/ops.h"
 #include <math.h>
 
@@ -169,6 +169,63 @@ static void layer_norm_backward(const Node *node, const Arrays *arrays) {
   }
 }
 
+/* Statistics and normalisation of each plane; gamma and beta are of its channel. */
+static void instance_norm(const Node *node, const Arrays *arrays) {
+  const double *gamma = arrays->inputs[1], *beta = arrays->inputs[2];
+  Planes p = planes_of(node->inputs[0]);
+#pragma omp parallel for schedule(static)
+  for (int64_t k = 0; k < p.samples * p.channels; k++) {
+    const double *x = arrays->inputs[0] + k * p.plane;
+    double sum = 0.0, squares = 0.0;
+    for (int64_t i = 0; i < p.plane; i++)
+      sum += x[i];
+    double center = sum / (double)p.plane;
+    for (int64_t i = 0; i < p.plane; i++)
+      squares += (x[i] - center) * (x[i] - center);
+    double rstd = 1.0 / sqrt(squares / (double)p.plane + node->params.epsilon);
+    for (int64_t i = 0; i < p.plane; i++) {
+      double value = gamma[k % p.channels] * (x[i] - center) * rstd + beta[k % p.channels];
+      arrays->outputs[0][k * p.plane + i] =
+          node->params.relu && value <= 0.0 ? node->params.alpha * value : value;
+    }
+    if (arrays->outputs[1]) arrays->outputs[1][k] = center;
+    if (arrays->outputs[2]) arrays->outputs[2][k] = rstd;
+  }
+}
+
+static void instance_norm_backward(const Node *node, const Arrays *arrays) {
+  const double *dy = arrays->inputs[0], *x = arrays->inputs[1], *mean = arrays->inputs[2],
+               *rstd = arrays->inputs[3], *gamma = arrays->inputs[4],
+               *beta = present(arrays->inputs, node, 5), *dy2 = present(arrays->inputs, node, 6);
+  double *dx = arrays->outputs[0], *dgamma = arrays->outputs[1], *dbeta = arrays->outputs[2];
+  Planes p = planes_of(node->inputs[1]);
+#pragma omp parallel for schedule(static)
+  for (int64_t c = 0; c < p.channels; c++) {
+    double of_gamma = 0.0, of_beta = 0.0;
+    for (int64_t k = c; k < p.samples * p.channels; k += p.channels) {
+      double sum = 0.0, product = 0.0;
+      /* Two passes over the same expression: sums first, then what they give each element. */
+      for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = k * p.plane; i < (k + 1) * p.plane; i++) {
+          double normal = (x[i] - mean[k]) * rstd[k], d = dy[i] + (dy2 ? dy2[i] : 0.0);
+          bool cut = node->params.relu && !(gamma[c] * normal + beta[c] > 0.0);
+          double g = cut ? node->params.alpha * d : d;
+          if (pass == 0) {
+            sum += g;
+            product += g * normal;
+          } else if (dx) {
+            dx[i] = gamma[c] * rstd[k] * (g - (sum + normal * product) / (double)p.plane);
+          }
+        }
+      }
+      of_gamma += product;
+      of_beta += sum;
+    }
+    if (dgamma) dgamma[c] = of_gamma;
+    if (dbeta) dbeta[c] = of_beta;
+  }
+}
+
 /* y = residual + dropout(x); without a residual the dropout. */
 static void drop_onto(const Node *node, const Arrays *arrays, const double *x, const double *residual,
                       double *y) {
@@ -205,6 +262,8 @@ const ReferenceOp reference_normalization_ops[] = {{"batch_norm_stats", batch_no
                                                    {"batch_norm_backward", batch_norm_backward},
                                                    {"layer_norm", layer_norm},
                                                    {"layer_norm_backward", layer_norm_backward},
+                                                   {"instance_norm", instance_norm},
+                                                   {"instance_norm_backward", instance_norm_backward},
                                                    {"residual_norm", residual_norm},
                                                    {"residual_norm_backward", residual_norm_backward},
                                                    {NULL, NULL}};

@@ -19,7 +19,7 @@ typedef struct ReferenceOp {
 } ReferenceOp;
 
 /* Each file's ops, ended by a NULL name. */
-extern const ReferenceOp reference_adamw_8bit_ops[];
+extern const ReferenceOp reference_adamw_8bit_ops[], reference_dice_ops[];
 
 /* Inputs `index` and `index` + 1 of an update: what its gradient is multiplied by, which step this is, and
  * whether it is skipped. */
