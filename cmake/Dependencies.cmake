@@ -1,5 +1,5 @@
 # The libraries the suite stands on. Targets: DNNL::dnnl, PkgConfig::hdf5, PkgConfig::yaml, PkgConfig::jansson,
-# PkgConfig::hwloc, PkgConfig::crypto, PkgConfig::cmocka, OpenMP::OpenMP_C.
+# PkgConfig::hwloc, PkgConfig::crypto, PkgConfig::cmocka, OpenMP::OpenMP_C; where it is, nifti::nifti.
 
 # After what the caller names: an active conda environment, and what scripts/setup fetched.
 foreach(prefix IN ITEMS "$ENV{CONDA_PREFIX}" "${PROJECT_SOURCE_DIR}/.deps" "${PROJECT_SOURCE_DIR}/.deps/usr")
@@ -62,6 +62,19 @@ if(NOT TARGET PkgConfig::hdf5)
   else()
     list(APPEND missing "HDF5 (C library)")
   endif()
+endif()
+
+# NIfTI volumes (vramlab convert), where nifticlib is; Debian has its CMake files only in part.
+find_path(VRAMLAB_NIFTI_INCLUDE nifti1_io.h PATH_SUFFIXES nifti)
+find_library(VRAMLAB_NIFTI_IO niftiio)
+find_library(VRAMLAB_NIFTI_ZNZ znz)
+mark_as_advanced(VRAMLAB_NIFTI_INCLUDE VRAMLAB_NIFTI_IO VRAMLAB_NIFTI_ZNZ)
+if(VRAMLAB_NIFTI_INCLUDE AND VRAMLAB_NIFTI_IO AND VRAMLAB_NIFTI_ZNZ)
+  add_library(nifti::nifti INTERFACE IMPORTED)
+  target_include_directories(nifti::nifti INTERFACE "${VRAMLAB_NIFTI_INCLUDE}")
+  target_link_libraries(nifti::nifti INTERFACE "${VRAMLAB_NIFTI_IO}" "${VRAMLAB_NIFTI_ZNZ}")
+else()
+  message(STATUS "nifticlib not found (Debian: libnifti2-dev): vramlab convert will read no NIfTI files")
 endif()
 
 if(missing)

@@ -225,6 +225,18 @@ static void add_term(MemoryAccount *result, MemoryCategory category, const char 
   result->by_category[category] += bytes;
 }
 
+void engine_account_besides(MemoryCategory category, const char *name, int64_t bytes,
+                            MemoryAccount *account) {
+  if (account->highest_bytes < 0) return;
+  add_term(account, category, name, bytes);
+  account->highest_bytes += rounded(bytes);
+}
+
+int64_t engine_window_sums_bytes(const Program *program) {
+  if (program->training || program->window_sums_on_host || program->window_voxels == 0) return 0;
+  return (program->logits->shape[1] + 1) * program->window_voxels * (int64_t)sizeof(float);
+}
+
 /* "exp_avg" of "layers.0.qkv.weight.exp_avg". */
 static const char *last_part(const char *name) {
   const char *dot = strrchr(name, '.');
@@ -328,6 +340,8 @@ void vl_executable_account(const Executable *executable, int64_t place, MemoryAc
   prolong(&account);
   int32_t peak = find_peak(&account, parts);
   describe_moment(&account, parts, place >= 0 && place < graph->node_count ? (int32_t)place : peak);
+  engine_account_besides(MEMORY_ACTIVATION, "window sums", engine_window_sums_bytes(&executable->program),
+                         result);
   free(account.kept);
   free(account.again);
   free(account.replay_at);

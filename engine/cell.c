@@ -49,7 +49,10 @@ static Status check_spec(Cell *cell) {
   for (int32_t i = 0; i < spec->setting_count; i++)
     settings[i] = spec->settings[i];
   VL_TRY(vl_case_arguments(cell->workload, spec->micro_batch, settings, spec->setting_count, cell->values));
-  if (spec->data[0]) set_argument(cell, "padding", 1); /* its sequences end where they end */
+  if (spec->data[0]) {
+    set_argument(cell, "padding", 1); /* its sequences end where they end */
+    set_argument(cell, "volume", 0);  /* there are real ones */
+  }
   VL_TRY(vl_recipe_parse(spec->recipe, &cell->recipe));
   if (spec->steps < 1 || spec->steps > VL_MAX_STEPS) {
     return vl_error(VL_INVALID, "steps is %d; accepted: 1 to %d", spec->steps, VL_MAX_STEPS);
@@ -113,10 +116,11 @@ Status cell_plan_needed(void *context, const char *key, const char *value, int64
   return status;
 }
 
-/* Held-out loss and accuracy with the evaluation graph on the same State. */
-static Status evaluate(Cell *cell) {
+/* Held-out loss, accuracy and Dice with the evaluation graph on the same State. */
+static Status evaluate_trained(Cell *cell) {
   Program program;
   VL_TRY(cell_build_program(cell, &cell->recipe, false, cell->spec->micro_batch, &program));
+  program.window_sums_on_host = true; /* what a training step leaves need not hold them */
   Executable *executable = NULL;
   VL_TRY(vl_executable_create(&program, cell->device, cell->state, &executable));
   Inputs *inputs = NULL;
@@ -126,22 +130,40 @@ static Status evaluate(Cell *cell) {
     Run run = cell->run;
     run.executable = executable;
     run.samples = 0;
-    status =
-        engine_feed_evaluate(cell->feed, &run, inputs, &cell->result->held_out_loss, &cell->result->accuracy);
+    status = engine_feed_evaluate(cell->feed, &run, inputs, cell->result);
   }
   vl_inputs_destroy(&inputs);
   vl_executable_destroy(&executable);
   return status;
 }
 
+/* The same with the program whose steps were measured. What whole volumes need on top of a step counts. */
+static Status evaluate_inferred(Cell *cell) {
+  CellResult *result = cell->result;
+  Run run = cell->run;
+  run.executable = cell->executable;
+  run.tail = NULL;
+  run.samples = 0;
+  cell->stage = "forward";
+  VL_TRY(engine_feed_evaluate(cell->feed, &run, cell->inputs, result));
+  int64_t before = result->peak_allocated_bytes;
+  cell_take_peaks(cell, true);
+  if (result->peak_allocated_bytes > before && !vl_executable_program(cell->executable)->window_sums_on_host)
+    engine_account_besides(MEMORY_ACTIVATION, "window sums", engine_feed_window_sums_bytes(cell->feed),
+                           &result->account);
+  return vl_ok();
+}
+
 static Status run_cell(Cell *cell) {
   VL_TRY(cell_set_up(cell));
   VL_TRY(cell_run_steps(cell));
+  bool evaluates = cell->spec->data[0];
   cell_take_leaks(cell);
+  if (evaluates && cell->spec->inference) VL_TRY(evaluate_inferred(cell));
   cell_take_driver(cell);
   cell_measure_tracker(cell);
   VL_TRY(cell_take_scaler(cell));
-  if (cell->spec->data[0]) VL_TRY(evaluate(cell));
+  if (evaluates && !cell->spec->inference) VL_TRY(evaluate_trained(cell));
   if (cell->spec->save_state[0]) {
     VL_TRY(vl_state_save(cell->state, cell->spec->save_state,
                          cell->first_step + cell->spec->warmup + cell->spec->steps, cell->spec->seed));

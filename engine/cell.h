@@ -38,6 +38,7 @@ typedef struct Cell {
   Tail tails[2]; /* of a batch that the micro-batch does not divide, and of an epoch's last one */
   int32_t tail_count;
   Feed *feed;
+  Block *window_sums; /* of a volume that is told of, not given; held while its windows run */
   Retained retained;
   LiveNames *names_before; /* what lived after the first step */
   Run run;

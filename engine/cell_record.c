@@ -56,7 +56,7 @@ void vl_cell_result_init(CellResult *result) {
   result->build_s = result->tracker_share = result->held_out_loss = result->loss_scale = result->accuracy =
       NAN;
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
-  result->offload_stall_s = NAN;
+  result->offload_stall_s = result->dice_mean = result->volume_s = NAN;
   result->accumulate = result->ranks = 1;
   result->first_nonfinite.step = -1;
 }

@@ -166,6 +166,15 @@ Status cell_fill_inputs(Cell *cell, Inputs *inputs, int64_t batch, uint64_t step
   return engine_feed_fill(cell->feed, inputs, batch, step, cell->result->global_batch, first_sample);
 }
 
+/* Inference of a volume of so many voxels, without one: what its windows are added up in. */
+static Status hold_window_sums(Cell *cell) {
+  int64_t bytes = engine_window_sums_bytes(vl_executable_program(cell->executable));
+  if (bytes == 0) return vl_ok();
+  AllocationRequest request = {
+      .bytes = bytes, .category = MEMORY_ACTIVATION, .name = "window sums", .scope = "windows"};
+  return vl_heap_obtain(cell->heap, &request, &cell->window_sums);
+}
+
 Status cell_set_up(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
@@ -191,6 +200,7 @@ Status cell_set_up(Cell *cell) {
   cell->device->interface->driver_peak_bytes(cell->device, true);
   result->base_bytes = cell->device->interface->driver_bytes(cell->device);
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, true));
+  VL_TRY(hold_window_sums(cell));
   if (spec->load_state[0]) {
     uint64_t seed;
     VL_TRY(vl_state_load(cell->state, spec->load_state, &cell->first_step, &seed));
@@ -215,6 +225,7 @@ void cell_tear_down(Cell *cell) {
   vl_retained_release(&cell->retained, cell->heap);
   engine_live_names_destroy(&cell->names_before);
   vl_inputs_destroy(&cell->inputs);
+  if (cell->window_sums) vl_heap_release(cell->heap, &cell->window_sums);
   vl_state_destroy(&cell->state);
   vl_executable_destroy(&cell->executable);
   vl_heap_destroy(&cell->heap);

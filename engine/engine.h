@@ -154,6 +154,50 @@ typedef struct StepResult {
  * the program's logits, plain f32. */
 Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) VL_CHECKED;
 
+/* ---- Data ---------------------------------------------------------------------------------------------------- */
+
+/* Classes Dice is told of, and channels a data file's volumes may have. */
+enum { VL_MAX_CLASSES = 128, VL_MAX_CHANNELS = 64 };
+
+/* A data file of volumes (`--data`), being made: appears under its name when it is finished. */
+typedef struct VolumeWriter VolumeWriter;
+typedef struct NewVolume {
+  const char *name; /* up to VL_NAME_BYTES - 1 bytes, unique; volumes are used in the order of their names */
+  bool held_out;
+  int64_t channels, size[3]; /* depth, height, width */
+  double spacing_mm[3];
+  const float *image;    /* (channels, size) */
+  const int32_t *labels; /* (size), below VL_MAX_CLASSES */
+} NewVolume;
+Status vl_volume_writer_create(const char *path, VolumeWriter **writer) VL_CHECKED;
+Status vl_volume_writer_add(VolumeWriter *writer, const NewVolume *volume) VL_CHECKED;
+Status vl_volume_writer_finish(VolumeWriter **writer) VL_CHECKED;
+/* Leaves no file behind; does nothing to one that is finished. */
+void vl_volume_writer_abandon(VolumeWriter **writer);
+
+/* A NIfTI-1 file's image, scaled, in the orientation from left to right, behind to before, below to above. */
+typedef struct NiftiImage {
+  int64_t channels, size[3]; /* depth, height, width: from below, behind, left */
+  double spacing_mm[3];
+  float *values; /* (channels, size) */
+} NiftiImage;
+/* VL_INVALID says what is wrong with the file, VL_ENVIRONMENT that it is not there or that this program was
+ * built without nifticlib. */
+Status vl_nifti_read(const char *path, NiftiImage *image) VL_CHECKED;
+void vl_nifti_clear(NiftiImage *image);
+/* Whether this program was built with nifticlib. */
+bool vl_nifti_is_there(void);
+
+/* What a NIfTI-1 header says, once it makes sense. */
+typedef struct NiftiHeader {
+  int64_t extent[3], channels; /* the fastest first */
+  int32_t datatype, bytes;     /* of a voxel */
+  double spacing_mm[3], slope, intercept;
+} NiftiHeader;
+/* Checks the first bytes of a file against each other and against how many bytes there are, decompressed. */
+Status vl_nifti_check_header(const char *path, const uint8_t *data, int64_t bytes_read, int64_t file_bytes,
+                             NiftiHeader *header) VL_CHECKED;
+
 /* ---- One cell: a case under a recipe on a device ------------------------------------------------------------- */
 
 enum { VL_MAX_SETTINGS = 12, VL_NAME_BYTES = 64, VL_RECIPE_BYTES = 256 };
@@ -178,7 +222,7 @@ typedef struct CellSpec {
   bool unlimited; /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
   bool timeline;  /* keep the events of the last step */
   bool monitor;   /* watch the numbers of every step, which then tells nothing about time */
-  char data[512]; /* HDF5 file of images or text; "" = synthetic */
+  char data[512]; /* HDF5 file of images, text or volumes, or "phantoms"; "" = synthetic */
   char save_state[512], load_state[512];
   double learning_rate; /* <= 0: the case's */
 } CellSpec;
@@ -280,7 +324,12 @@ typedef struct CellResult {
   double tracker_share; /* events per step x measured cost per event / step time; NaN unmeasured */
   double held_out_loss; /* mean over the held-out labels, with data only: of classes or masked tokens */
   double accuracy;      /* share of them predicted right */
-  double loss_scale;    /* after the last step; 1 without loss scaling */
+  /* Volumes with a label for every voxel: mean Dice over the held-out volumes in which a class is predicted
+   * or true, NaN without any; and the mean over all classes but the first. */
+  int32_t dice_count;
+  double dice[VL_MAX_CLASSES], dice_mean;
+  double volume_s;   /* mean time to infer a held-out volume by sliding windows */
+  double loss_scale; /* after the last step; 1 without loss scaling */
   int64_t skipped_steps;
   StepMonitor *monitors; /* of every step, warm-up included, where the spec asks for it */
   int32_t monitor_count;

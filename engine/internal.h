@@ -48,6 +48,10 @@ MemoryCategory engine_category_of(Role role);
 
 /* The inputs of a smaller program that ends the step stand beside the program's own. */
 void engine_account_tail(const Executable *tail, MemoryAccount *account);
+/* What windows over the volume that a program is told of are added up in on the device; 0: nothing is. */
+int64_t engine_window_sums_bytes(const Program *program);
+/* Something else that is held then; a reckoning that is not known stays so. */
+void engine_account_besides(MemoryCategory category, const char *name, int64_t bytes, MemoryAccount *account);
 
 /* What lives in a heap, by name and scope (leaks.c). */
 typedef struct LiveNames LiveNames;
@@ -90,6 +94,13 @@ Status engine_data_batch(DataSet *data, uint64_t seed, int64_t drawn, int64_t ba
 Status engine_data_held_out(DataSet *data, int64_t first, int64_t batch, float *images,
                             int32_t *labels) VL_CHECKED;
 
+/* The step a batch is part of. */
+typedef struct StepPlace {
+  uint64_t seed, step;
+  int64_t samples; /* of the step */
+  int64_t drawn;   /* number in the run of the first of them */
+} StepPlace;
+
 /* Tokens, sentences and documents in an HDF5 file (text.c), as pairs of sentences with masked tokens. */
 typedef struct TextSet TextSet;
 typedef struct TextShape {
@@ -102,19 +113,13 @@ typedef struct TextBatch {
   int32_t *positions, *labels; /* (count, predictions); VL_IGNORED_LABEL where none is left */
   int32_t *follows;            /* (count); 1: the second sentence follows the first */
 } TextBatch;
-/* The step a batch is part of. */
-typedef struct TextPlace {
-  uint64_t seed, step;
-  int64_t samples; /* of the step */
-  int64_t drawn;   /* number in the run of the first of them */
-} TextPlace;
 Status engine_text_open(const char *path, TextShape shape, TextSet **text) VL_CHECKED;
 void engine_text_close(TextSet **text);
 int64_t engine_text_count(const TextSet *text, bool held_out);
 /* The training samples from `first` of the step on. */
-Status engine_text_batch(TextSet *text, TextPlace at, int64_t first, const TextBatch *batch) VL_CHECKED;
+Status engine_text_batch(TextSet *text, StepPlace at, int64_t first, const TextBatch *batch) VL_CHECKED;
 /* Labels that count in the whole step. */
-int64_t engine_text_counted(TextSet *text, TextPlace at);
+int64_t engine_text_counted(TextSet *text, StepPlace at);
 /* Held-out samples from `first` on, wrapping at the end. */
 Status engine_text_held_out(TextSet *text, int64_t first, const TextBatch *batch) VL_CHECKED;
 
@@ -135,7 +140,11 @@ int64_t engine_feed_count(const Feed *feed);
  * count in the step. */
 Status engine_feed_fill(Feed *feed, Inputs *inputs, int64_t batch, uint64_t step, int64_t global_batch,
                         int64_t first) VL_CHECKED;
-/* Mean loss over the held-out labels and share of those predicted right, by an evaluation program. */
-Status engine_feed_evaluate(Feed *feed, Run *run, Inputs *inputs, double *loss, double *accuracy) VL_CHECKED;
+/* Mean loss over the held-out labels, share of those predicted right and, of volumes, Dice, by an evaluation
+ * program. */
+Status engine_feed_evaluate(Feed *feed, Run *run, Inputs *inputs, CellResult *result) VL_CHECKED;
+
+/* What windows that slide over the largest held-out volume are added up in; 0: there are none. */
+int64_t engine_feed_window_sums_bytes(const Feed *feed);
 
 #endif

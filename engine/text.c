@@ -373,11 +373,11 @@ static Status write_row(const TextSet *text, const Split *split, Keys keys, uint
   return vl_ok();
 }
 
-static int64_t drawn_sample(TextSet *text, const TextPlace *at, int64_t place) {
+static int64_t drawn_sample(TextSet *text, const StepPlace *at, int64_t place) {
   return engine_order_at(&text->order, at->seed, text->training.count, at->drawn + place);
 }
 
-Status engine_text_batch(TextSet *text, TextPlace at, int64_t first, const TextBatch *batch) {
+Status engine_text_batch(TextSet *text, StepPlace at, int64_t first, const TextBatch *batch) {
   Keys keys = keys_of(at.seed, at.step);
   for (int64_t n = 0; n < batch->count; n++) {
     int64_t sample = drawn_sample(text, &at, first + n);
@@ -386,7 +386,7 @@ Status engine_text_batch(TextSet *text, TextPlace at, int64_t first, const TextB
   return vl_ok();
 }
 
-int64_t engine_text_counted(TextSet *text, TextPlace at) {
+int64_t engine_text_counted(TextSet *text, StepPlace at) {
   uint64_t key = keys_of(at.seed, at.step).pair;
   int64_t counted = 0;
   for (int64_t place = 0; place < at.samples; place++) {

@@ -336,6 +336,8 @@ typedef struct Program {
                                     backward reads it; 0: nothing, INT32_MAX: everything */
   bool accumulate_wrong;         /* a mistake: sums in new storage, each micro-batch a mean of its own */
   Retention retain;              /* of what forward saves */
+  int64_t window_voxels;         /* inference: of the volume that windows slide over; 0: none is told */
+  bool window_sums_on_host;      /* what they say of it is added up there, not on the device */
   const char *allocation_policy; /* "caching" */
   const char *checkpoint_chosen; /* the value checkpoint=auto stands for here; NULL */
 } Program;

@@ -83,6 +83,12 @@ static void look_at_libraries(json_t *findings) {
   found(findings, "HDF5", text);
   found(findings, "jansson", jansson_version_str());
   found(findings, "libyaml", yaml_get_version_string());
+  if (vl_nifti_is_there())
+    found(findings, "nifticlib", "vramlab convert reads NIfTI volumes");
+  else
+    missing(findings, "nifticlib",
+            "this program was built without it: vramlab convert reads no NIfTI volumes",
+            "scripts/setup, or apt-get install libnifti2-dev; then build again");
 }
 
 static void look_at_cpu_device(json_t *findings) {

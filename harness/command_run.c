@@ -95,6 +95,23 @@ static void print_losses(const json_t *record) {
          100.0 * vl_record_real(record, "accuracy"));
 }
 
+/* Of each class of volumes, and their mean; classes that were neither predicted nor true are left out. */
+static void print_dice(const json_t *record) {
+  double mean = vl_record_real(record, "dice_mean"), volume_s = vl_record_real(record, "volume_s");
+  json_t *dice = json_object_get(record, "dice"), *value;
+  size_t c;
+  if (json_array_size(dice) == 0) return;
+  printf("%-12s", "dice");
+  if (!isnan(mean)) printf(" %.4f on average", mean);
+  const char *before = isnan(mean) ? " " : "; ";
+  json_array_foreach(dice, c, value) {
+    if (c == 0 || !json_is_number(value)) continue;
+    printf("%sclass %zu %.4f", before, c, json_number_value(value));
+    before = ", ";
+  }
+  printf("\n%-12s %.3f s a volume\n", "inferred in", volume_s);
+}
+
 /* How the batch was divided. */
 static void print_division(const json_t *record) {
   int64_t count = vl_record_integer(record, "accumulate"), micro = vl_record_integer(record, "micro_batch");
@@ -150,6 +167,7 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   print_bytes("driver", vl_record_integer(record, "peak_driver_bytes"));
   print_offload(record);
   print_losses(record);
+  print_dice(record);
   if (isnan(rate)) return;
   char text[32];
   vl_format_seconds(step_s, text, sizeof text);

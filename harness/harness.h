@@ -217,6 +217,7 @@ int vl_command_fit(int argc, char **argv);
 int vl_command_graph(int argc, char **argv);
 int vl_command_doctor(int argc, char **argv);
 int vl_command_import(int argc, char **argv);
+int vl_command_convert(int argc, char **argv);
 int vl_command_report(int argc, char **argv);
 int vl_command_claims(int argc, char **argv);
 int vl_command_plot(int argc, char **argv);

@@ -32,6 +32,7 @@ static const Command commands[] = {
     {"report", vl_command_report, "a store as a report: html, md, term"},
     {"claims", vl_command_claims, "the verdict on each claim"},
     {"plot", vl_command_plot, "figures from a store"},
+    {"convert", vl_command_convert, "NIfTI volumes with labels to a data file"},
     {"import", vl_command_import, "add a record, or a PyTorch peer's line, to a store"},
     {"doctor", vl_command_doctor, "what this machine offers, what is missing, how to install it"},
     {"help", run_help, "this list"},

@@ -245,6 +245,7 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
   json_object_set_new(record, "step_times_s",
                       list_of(result->step_s, result->step_count, "step_times_s", reasons));
   json_object_set_new(record, "losses", list_of(result->losses, result->loss_count, "losses", reasons));
+  json_object_set_new(record, "dice", list_of(result->dice, result->dice_count, "dice", reasons));
   json_object_set_new(record, "step_peaks_bytes", step_peaks(result));
   json_object_set_new(record, "live_bytes", live_list(result));
   json_object_set_new(record, "leaks", leak_list(result));

@@ -1,4 +1,5 @@
-/* The report's tables of single cells: all of them, and those that offloaded, were monitored, failed or leak.
+/* The report's tables of single cells: all of them, and those that offloaded, inferred volumes, were
+ * monitored, failed or leak.
  */
 #include "harness/report_document.h"
 
@@ -112,6 +113,56 @@ void vl_report_offloads(Document *document, const RecordSet *records) {
     cells[7] = vl_document_gib(document, vl_record_integer(record, "peak_offload_bytes"));
     if (isfinite(waited)) cells[8] = vl_document_format(document, "%.3f", waited);
     if (isfinite(step)) cells[9] = vl_document_format(document, "%.4g", step);
+  }
+}
+
+/* "0.8123 (class 4)": the class with the lowest Dice, of all but the first. */
+static const char *lowest_dice(Document *document, const json_t *dice) {
+  double lowest = NAN;
+  size_t at = 0;
+  for (size_t c = 1; c < json_array_size(dice); c++) {
+    const json_t *value = json_array_get(dice, c);
+    if (!json_is_number(value) || lowest <= json_number_value(value)) continue;
+    lowest = json_number_value(value);
+    at = c;
+  }
+  return isnan(lowest) ? "n/a" : vl_document_format(document, "%.4f (class %zu)", lowest, at);
+}
+
+/* How well volumes that were held out were told apart, and how fast. */
+void vl_report_volumes(Document *document, const RecordSet *records) {
+  static const TableColumn columns[] = {{"workload", "", false},     {"recipe", "", false},
+                                        {"batch", "samples", true},  {"steps", "", true},
+                                        {"held-out loss", "", true}, {"Dice, mean", "", true},
+                                        {"Dice, lowest", "", true},  {"voxels right", "%", true},
+                                        {"needed", "GiB", true},     {"a volume", "s", true}};
+  int32_t count = 0, row = 0;
+  for (int32_t i = 0; i < records->count; i++)
+    count += json_array_size(json_object_get(records->records[i], "dice")) > 0;
+  if (count == 0) return;
+  vl_document_add(document, PASSAGE_HEADING, false, "Held-out volumes");
+  Passage *passage = vl_document_add(
+      document, PASSAGE_TABLE, false,
+      "Inferred by sliding windows; Dice is the mean over the volumes in which a class is predicted or true");
+  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), count);
+  for (int32_t i = 0; i < records->count; i++) {
+    const json_t *record = records->records[i], *dice = json_object_get(record, "dice");
+    if (json_array_size(dice) == 0) continue;
+    const char **cells = passage->rows[row++];
+    double loss = vl_record_real(record, "held_out_loss"), mean = vl_record_real(record, "dice_mean"),
+           right = vl_record_real(record, "accuracy"), volume_s = vl_record_real(record, "volume_s");
+    cells[0] = workload_name(document, record);
+    cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+    cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
+    cells[3] = vl_document_format(
+        document, "%lld",
+        (long long)(vl_record_integer(record, "steps") + vl_record_integer(record, "warmup")));
+    if (isfinite(loss)) cells[4] = vl_document_format(document, "%.4f", loss);
+    if (isfinite(mean)) cells[5] = vl_document_format(document, "%.4f", mean);
+    cells[6] = lowest_dice(document, dice);
+    if (isfinite(right)) cells[7] = vl_document_format(document, "%.2f", 100.0 * right);
+    cells[8] = vl_document_gib(document, vl_record_integer(record, "needed_bytes"));
+    if (isfinite(volume_s)) cells[9] = vl_document_format(document, "%.3f", volume_s);
   }
 }
 

@@ -76,9 +76,11 @@ void vl_report_peers(Document *document, const RecordSet *cells, const Workload 
 /* What each cell's memory should be beside what was counted; of one comparison the terms too. */
 void vl_report_account(Document *document, const RecordSet *records, const Comparison *comparison);
 /* Tables of single cells, each left out when no cell has a row in it: one row a cell; what was offloaded;
- * what monitors saw; what ran out of memory; what leaks; why others have no numbers. */
+ * how well volumes are told apart; what monitors saw; what ran out of memory; what leaks; why others have no
+ * numbers. */
 void vl_report_cells(Document *document, const RecordSet *records);
 void vl_report_offloads(Document *document, const RecordSet *records);
+void vl_report_volumes(Document *document, const RecordSet *records);
 void vl_report_monitors(Document *document, const RecordSet *records);
 void vl_report_failures(Document *document, const RecordSet *records);
 void vl_report_leaks(Document *document, const RecordSet *records);

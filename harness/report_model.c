@@ -350,6 +350,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   vl_document_add(document, PASSAGE_HEADING, false, "Claims");
   if (add_claims(document, input, PASSAGE_CLAIM) == 0) document->count--;
   vl_report_offloads(document, &input->records);
+  vl_report_volumes(document, &input->records);
   vl_report_monitors(document, &input->records);
   vl_report_failures(document, &input->records);
   vl_report_account(document, &input->records, first);

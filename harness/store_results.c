@@ -356,6 +356,9 @@ Status vl_results_write(const Store *store) {
                 (H5ColumnText){"step_s", "s", "time of a measured step"});
   write_numbers(&writer, store, "losses", "losses", "step",
                 (H5ColumnText){"loss", "1", "of every step, warm-up included"});
+  write_numbers(
+      &writer, store, "dice", "dice", "class",
+      (H5ColumnText){"dice", "1", "mean over the held-out volumes in which the class is predicted or true"});
   write_numbers(&writer, store, "step_peaks", "step_peaks_bytes", "step",
                 (H5ColumnText){"peak_allocated_bytes", "bytes", "of every step, warm-up included"});
   write_numbers(&writer, store, "live", "live_bytes", "step",

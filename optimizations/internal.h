@@ -8,8 +8,8 @@ extern const Optimization optimization_accumulate, optimization_attention, optim
     optimization_pool_index, optimization_amp, optimization_weights, optimization_inplace,
     optimization_update, optimization_checkpoint, optimization_recompute, optimization_freeze,
     optimization_loss_chunks, optimization_optimizer_state, optimization_dropout, optimization_layer_norm,
-    optimization_inplace_abn, optimization_offload, optimization_loss_scale, optimization_clip,
-    optimization_accumulate_wrong, optimization_retain_graph, optimization_precision,
+    optimization_inplace_abn, optimization_offload, optimization_window_sums, optimization_loss_scale,
+    optimization_clip, optimization_accumulate_wrong, optimization_retain_graph, optimization_precision,
     optimization_activation_gradients;
 
 /* VL_INVALID for a value that is not in the comma-separated list. */

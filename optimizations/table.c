@@ -29,6 +29,7 @@ static const Optimization *const table[] = {
     &optimization_offload,
     &optimization_accumulate_wrong,
     &optimization_retain_graph,
+    &optimization_window_sums,
 };
 
 const Optimization *const *vl_optimization_all(int32_t *count) {

@@ -214,7 +214,7 @@ static void rows_are_two_sentences_and_padding(void **state) {
     TextBatch batch = batch_of(&text, 8);
     int64_t full = 0;
     for (uint64_t step = 0; step < 50; step++) {
-      require_ok(engine_text_batch(text.set, (TextPlace){SEED, step, 8, (int64_t)step * 8}, 0, &batch));
+      require_ok(engine_text_batch(text.set, (StepPlace){SEED, step, 8, (int64_t)step * 8}, 0, &batch));
       for (int64_t n = 0; n < 8; n++) {
         Row row = check_row(&text, text.layout->sets[0], &batch, n);
         full += row.a_length + row.b_length + 3 == text.sequence;
@@ -235,7 +235,7 @@ static void held_out_rows_are_always_the_same(void **state) {
   require_ok(engine_text_held_out(text.set, 0, &once));
   for (int64_t n = 0; n < count; n++)
     (void)check_row(&text, text.layout->sets[1], &once, n);
-  require_ok(engine_text_batch(text.set, (TextPlace){SEED, 3, 2, 6}, 0, &again)); /* changes nothing */
+  require_ok(engine_text_batch(text.set, (StepPlace){SEED, 3, 2, 6}, 0, &again)); /* changes nothing */
   require_ok(engine_text_held_out(text.set, count - 1, &again));
   size_t row = SEQUENCE * sizeof(int32_t);
   assert_memory_equal(again.tokens, once.tokens + (count - 1) * SEQUENCE, row);
@@ -255,7 +255,7 @@ static void every_epoch_draws_each_sample_once(void **state) {
   assert_true(count > 10 && count < MAX_SENTENCES);
   for (int64_t epoch = 0; epoch < 3; epoch++) {
     require_ok(
-        engine_text_batch(text.set, (TextPlace){SEED, (uint64_t)epoch, count, epoch * count}, 0, &batch));
+        engine_text_batch(text.set, (StepPlace){SEED, (uint64_t)epoch, count, epoch * count}, 0, &batch));
     for (int64_t n = 0; n < count; n++) {
       order[n] = check_row(&text, text.layout->sets[0], &batch, n).a;
       assert_int_equal(seen[order[n]]++, epoch);
@@ -319,7 +319,7 @@ static void choices_are_as_frequent_as_they_should_be(void **state) {
   TextBatch batch = batch_of(&text, 16);
   Tally tally = {0};
   for (uint64_t step = 0; step < 1000; step++) {
-    require_ok(engine_text_batch(text.set, (TextPlace){SEED, step, 16, (int64_t)step * 16}, 0, &batch));
+    require_ok(engine_text_batch(text.set, (StepPlace){SEED, step, 16, (int64_t)step * 16}, 0, &batch));
     for (int64_t n = 0; n < 16; n++)
       tally_row(&text, &batch, n, &tally);
   }
@@ -353,7 +353,7 @@ static void a_step_is_the_same_in_any_micro_batches(void **state) {
   Text text = text_of(9, SEQUENCE);
   TextBatch whole = batch_of(&text, BATCH);
   for (uint64_t step = 30; step > 0; step -= 3) { /* in any order: nothing is remembered */
-    TextPlace at = {SEED, step, BATCH, (int64_t)step * BATCH};
+    StepPlace at = {SEED, step, BATCH, (int64_t)step * BATCH};
     int64_t counted = 0;
     require_ok(engine_text_batch(text.set, at, 0, &whole));
     for (int64_t i = 0; i < BATCH * PREDICTIONS; i++)
@@ -379,12 +379,12 @@ static void seed_and_step_change_what_is_drawn(void **state) {
   int64_t epoch = engine_text_count(text.set, false);
   TextBatch a = batch_of(&text, epoch), b = batch_of(&text, epoch);
   size_t bytes = (size_t)(epoch * SEQUENCE) * 4;
-  require_ok(engine_text_batch(text.set, (TextPlace){SEED, 0, epoch, 0}, 0, &a));
-  require_ok(engine_text_batch(text.set, (TextPlace){SEED + 1, 0, epoch, 0}, 0, &b));
+  require_ok(engine_text_batch(text.set, (StepPlace){SEED, 0, epoch, 0}, 0, &a));
+  require_ok(engine_text_batch(text.set, (StepPlace){SEED + 1, 0, epoch, 0}, 0, &b));
   assert_memory_not_equal(a.tokens, b.tokens, bytes);
-  require_ok(engine_text_batch(text.set, (TextPlace){SEED, 1, epoch, epoch}, 0, &b));
+  require_ok(engine_text_batch(text.set, (StepPlace){SEED, 1, epoch, epoch}, 0, &b));
   assert_memory_not_equal(a.tokens, b.tokens, bytes);
-  require_ok(engine_text_batch(text.set, (TextPlace){SEED, 0, epoch, 0}, 0, &b));
+  require_ok(engine_text_batch(text.set, (StepPlace){SEED, 0, epoch, 0}, 0, &b));
   assert_memory_equal(a.tokens, b.tokens, bytes);
   free_batch(&a);
   free_batch(&b);

@@ -177,6 +177,7 @@ static const char *const samples[][2] = {
     {"accumulate-wrong", "2"},
     {"retain-graph", "every-step"},
     {"precision", "tf32"},
+    {"window-sums", "host"},
 };
 enum { SAMPLES = sizeof samples / sizeof *samples };
 
