@@ -34,7 +34,7 @@ static void reach(Life *life, int32_t at) {
 
 /* The tensor whose bytes a view shows. */
 static const Tensor *shown(const Tensor *tensor) {
-  while (tensor->producer && engine_is_free_view(tensor->producer))
+  while (tensor->producer && vl_node_is_view(tensor->producer))
     tensor = tensor->producer->inputs[0];
   return tensor;
 }
@@ -103,7 +103,7 @@ static void walk(Account *account) {
     account->kept[i] = account->again[i] = never;
   memset(account->walked, 0, (size_t)graph->node_count);
   for (int32_t i = 0; i < graph->node_count; i++)
-    if (!engine_is_free_view(graph->nodes[i])) visit(account, graph->nodes[i]);
+    if (!vl_node_is_view(graph->nodes[i])) visit(account, graph->nodes[i]);
 }
 
 /* The cache of torch.autocast holds casts of weights until forward ends. */

@@ -11,7 +11,7 @@ static Status prepare_kernels(Executable *executable) {
   executable->kernels = vl_allocate(((size_t)highest_id + 1) * sizeof(Kernel *));
   for (int32_t i = 0; i < graph->node_count; i++) {
     const Node *node = graph->nodes[i];
-    if (engine_is_free_view(node)) continue;
+    if (vl_node_is_view(node)) continue;
     LayoutId inputs[VL_MAX_INPUTS] = {0}, outputs[VL_MAX_OUTPUTS] = {0};
     for (int32_t k = 0; k < node->input_count; k++) {
       if (node->inputs[k]) inputs[k] = node->inputs[k]->storage->layout;

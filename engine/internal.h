@@ -14,8 +14,6 @@ struct Executable {
 
 /* Gives every storage a layout and inserts the copies this takes (layouts.c). */
 Status engine_assign_layouts(Program *program, Device *device, const State *state) VL_CHECKED;
-/* Whether a view shares its input's storage and is legal there: nothing to launch. */
-bool engine_is_free_view(const Node *node);
 
 /* One persistent storage in State. */
 typedef struct StateEntry {

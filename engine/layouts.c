@@ -22,10 +22,6 @@ typedef struct Assigner {
   int32_t copy_count, copy_capacity;
 } Assigner;
 
-bool engine_is_free_view(const Node *node) {
-  return node->op->is_view && node->outputs[0]->storage == node->inputs[0]->storage;
-}
-
 static Status copy_for(Assigner *assigner, Node *reader, int32_t input, LayoutId layout) {
   Tensor *tensor = reader->inputs[input];
   for (int32_t i = 0; i < assigner->copy_count; i++) {
@@ -56,11 +52,12 @@ static Status copy_for(Assigner *assigner, Node *reader, int32_t input, LayoutId
   return vl_ok();
 }
 
-/* A view that is not legal in its input's layout gets a storage of its own and becomes a copying op. */
+/* A view that is not legal in its input's layout gets a storage of its own and becomes a copying op. The
+ * parts of a concat were looked at when they were written. */
 static void settle_view(Assigner *assigner, Node *node) {
   Tensor *view = node->outputs[0];
   Storage *storage = node->inputs[0]->storage;
-  if (view->storage != storage) return;
+  if (!vl_node_is_view(node) || vl_storage_is_joined(storage)) return;
   if (storage->layout == LAYOUT_ANY) storage->layout = LAYOUT_PLAIN;
   if (assigner->device->interface->view_is_legal(assigner->device, storage->layout, view)) return;
   Graph *graph = assigner->graph;
@@ -69,6 +66,40 @@ static void settle_view(Assigner *assigner, Node *node) {
   own->producer = node;
   node->outputs[0] = own;
   vl_graph_replace_reads(graph, view, own);
+}
+
+/* Whether an output may be written where it lies: not a part of a joined storage, or one that is a view in
+ * the layout the other parts have. */
+static bool fits_part(const Assigner *assigner, const Tensor *output, LayoutId layout) {
+  const Storage *storage = output->storage;
+  if (!vl_storage_is_joined(storage)) return true;
+  if (layout == LAYOUT_ANY) layout = LAYOUT_PLAIN;
+  return (storage->layout == LAYOUT_ANY || storage->layout == layout) &&
+         assigner->device->interface->view_is_legal(assigner->device, layout, output);
+}
+
+/* Parts of a joined storage, of which `node` would be the next to write one, get storages of their own, and
+ * the concat is a copying op. */
+static void separate(Assigner *assigner, const Node *node, Storage *joined) {
+  Graph *graph = assigner->graph;
+  const Node *concat = joined->root->producer;
+  for (int32_t i = 0; i < concat->input_count; i++) {
+    const Tensor *part = concat->inputs[i];
+    int64_t first = part->offset, end = first + vl_tensor_elements(part);
+    graph->scope = part->producer->scope;
+    Storage *own =
+        vl_graph_tensor(graph, part->name, ROLE_ACTIVATION, part->dtype, part->rank, part->shape)->storage;
+    for (int32_t k = 0; k < graph->tensor_count; k++) {
+      Tensor *tensor = graph->tensors[k];
+      if (tensor->storage != joined || tensor == joined->root || tensor->offset < first ||
+          tensor->offset >= end)
+        continue;
+      tensor->storage = own;
+      tensor->offset -= first;
+      if (tensor->producer && tensor->producer->position < node->position) own->layout = joined->layout;
+    }
+  }
+  joined->layout = LAYOUT_ANY;
 }
 
 /* The layout an output must take: that of the input it overwrites, or its parameter's for a gradient. */
@@ -85,7 +116,7 @@ static Status assign_node(Assigner *assigner, Node *node) {
   Device *device = assigner->device;
   if (node->op->is_view) {
     settle_view(assigner, node);
-    if (engine_is_free_view(node)) return vl_ok();
+    if (vl_node_is_view(node)) return vl_ok();
   }
   VL_TRY(device->interface->supports(device, node));
   LayoutId inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
@@ -109,6 +140,8 @@ static Status assign_node(Assigner *assigner, Node *node) {
   }
   for (int32_t i = 0; i < node->output_count; i++) {
     if (!node->outputs[i]) continue;
+    if (!fits_part(assigner, node->outputs[i], outputs[i]))
+      separate(assigner, node, node->outputs[i]->storage);
     Storage *storage = node->outputs[i]->storage;
     if (storage->layout == LAYOUT_ANY) {
       storage->layout = outputs[i]; /* a cast may leave it to its first reader */

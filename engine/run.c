@@ -130,7 +130,10 @@ static Status launch(Walk *walk, const Instance *instance) {
     inputs[i] = address + (uintptr_t)vl_dtype_bytes(tensor->dtype, tensor->offset);
   }
   for (int32_t i = 0; i < node->output_count; i++) {
-    if (instance->outputs[i] >= 0) outputs[i] = walk->addresses[instance->outputs[i]];
+    if (instance->outputs[i] < 0) continue;
+    const Tensor *tensor = node->outputs[i];
+    outputs[i] =
+        walk->addresses[instance->outputs[i]] + (uintptr_t)vl_dtype_bytes(tensor->dtype, tensor->offset);
   }
   Heap *heap;
   Block *workspace = NULL;

@@ -12,14 +12,29 @@ Status vl_apply(Graph *graph, const char *op, const OpParams *params, Tensor *co
   return vl_ok();
 }
 
-Status vl_conv(Graph *graph, Tensor *x, Tensor *weight, int64_t stride, int64_t padding, int64_t groups,
-               Tensor **out) {
+static OpParams window_params(const Tensor *x, int64_t stride, int64_t padding, int64_t groups) {
   OpParams params = {.groups = groups};
   for (int32_t i = 0; i < x->rank - 2; i++) {
     params.stride[i] = stride;
     params.padding[i] = padding;
   }
+  return params;
+}
+
+Status vl_conv(Graph *graph, Tensor *x, Tensor *weight, int64_t stride, int64_t padding, int64_t groups,
+               Tensor **out) {
+  OpParams params = window_params(x, stride, padding, groups);
   return vl_apply(graph, "conv", &params, (Tensor *[]){x, weight}, 2, out);
+}
+
+Status vl_conv_transpose(Graph *graph, Tensor *x, Tensor *weight, Tensor *bias, int64_t stride,
+                         int64_t padding, int64_t groups, Tensor **out) {
+  OpParams params = window_params(x, stride, padding, groups);
+  return vl_apply(graph, "conv_transpose", &params, (Tensor *[]){x, weight, bias}, bias ? 3 : 2, out);
+}
+
+Status vl_concat(Graph *graph, Tensor *const *inputs, int32_t input_count, int64_t axis, Tensor **out) {
+  return vl_apply(graph, "concat", &(OpParams){.axis = axis}, inputs, input_count, out);
 }
 
 typedef struct BatchNorm {

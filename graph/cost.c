@@ -14,7 +14,7 @@ int64_t vl_node_flops(const Node *node) {
 }
 
 int64_t vl_node_bytes(const Node *node) {
-  if (node->op->is_view) return 0; /* nothing moves */
+  if (vl_node_is_view(node)) return 0; /* nothing moves */
   int64_t bytes = 0;
   for (int32_t i = 0; i < node->input_count; i++) {
     if (node->inputs[i] != NULL) bytes = add_counts(bytes, vl_tensor_bytes(node->inputs[i]));

@@ -223,6 +223,18 @@ void vl_graph_remove(Graph *graph, Node *node) {
   renumber(graph, at);
 }
 
+bool vl_node_is_view(const Node *node) {
+  if (!node->op->is_view || node->input_count == 0 || !node->outputs[0]) return false;
+  for (int32_t i = 0; i < node->input_count; i++)
+    if (!node->inputs[i] || node->inputs[i]->storage != node->outputs[0]->storage) return false;
+  return true;
+}
+
+bool vl_storage_is_joined(const Storage *storage) {
+  const Node *whole = storage->root ? storage->root->producer : NULL;
+  return whole && strcmp(whole->op->name, "concat") == 0 && vl_node_is_view(whole);
+}
+
 void vl_graph_move_storage(Graph *graph, const Storage *from, Storage *to) {
   for (int32_t i = 0; i < graph->tensor_count; i++) {
     if (graph->tensors[i]->storage == from) graph->tensors[i]->storage = to;

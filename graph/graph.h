@@ -101,6 +101,7 @@ typedef struct OpParams {
   int64_t relu;                       /* 1: a ReLU ends the op */
   int64_t transpose_a, transpose_b;   /* matmul */
   int64_t axes[VL_MAX_DIMS];          /* transpose, sum: the axes, in order */
+  int64_t axis;                       /* concat: the one along which inputs follow each other */
   int64_t axis_count;
   int64_t shape[VL_MAX_DIMS]; /* reshape, broadcast, slice sizes, shape of a gradient's target */
   int64_t rank;
@@ -131,7 +132,7 @@ typedef struct Op {
   int32_t min_inputs, max_inputs;
   Precision precision;
   bool side_effect; /* changes persistent storage or counters: recomputation never includes it */
-  bool is_view;     /* output shares the input's storage where the layout allows */
+  bool is_view;     /* moves nothing where the layout lets the output lie in its inputs' storage */
   /* Bit i of [k]: output k may take input i's storage when shapes and dtypes agree. */
   uint32_t inplace[VL_MAX_OUTPUTS];
   /* Checks inputs and parameters and creates the outputs (shape, dtype); VL_INVALID names the node and
@@ -208,6 +209,10 @@ Tensor *vl_graph_parameter(Graph *graph, const char *name, Role role, DType dtyp
 /* An input. Synthetic floats have mean 0 and variance 1, whole numbers are 0..below-1. */
 Tensor *vl_graph_input(Graph *graph, const char *name, DType dtype, int32_t rank, const int64_t *shape,
                        int64_t below);
+/* Whether a node moves nothing: an op that may be a view, whose output lies where its inputs do. */
+bool vl_node_is_view(const Node *node);
+/* Whether nodes write their parts of a storage, whose whole is a concat that moves nothing. */
+bool vl_storage_is_joined(const Storage *storage);
 /* Another view of tensor's storage. */
 Tensor *vl_graph_view(Graph *graph, const char *name, Tensor *of, int32_t rank, const int64_t *shape,
                       int64_t offset);
@@ -233,6 +238,12 @@ Status vl_graph_check(const Graph *graph) VL_CHECKED;
 
 Status vl_conv(Graph *graph, Tensor *x, Tensor *weight, int64_t stride, int64_t padding, int64_t groups,
                Tensor **out) VL_CHECKED;
+/* bias: NULL for none. */
+Status vl_conv_transpose(Graph *graph, Tensor *x, Tensor *weight, Tensor *bias, int64_t stride,
+                         int64_t padding, int64_t groups, Tensor **out) VL_CHECKED;
+/* Inputs one after the other along an axis. */
+Status vl_concat(Graph *graph, Tensor *const *inputs, int32_t input_count, int64_t axis,
+                 Tensor **out) VL_CHECKED;
 /* Training: batch_norm_stats, batch_norm_apply and batch_norm_update; evaluation: apply with the running
  * statistics. Creates <scope>.weight, .bias, .running_mean, .running_var, .num_batches_tracked. */
 Status vl_batch_norm(Graph *graph, Tensor *x, bool training, double epsilon, double momentum,

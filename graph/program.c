@@ -165,7 +165,7 @@ const Storage *vl_labels_of(const Node *node) {
     bool part = strcmp(op->name, "slice") == 0 && labels->rank == 1;
     if (part)
       rows = vl_tensor_elements(labels->producer->inputs[0]);
-    else if (!op->is_view && strcmp(op->name, "copy") != 0)
+    else if (!vl_node_is_view(labels->producer) && strcmp(op->name, "copy") != 0)
       return NULL;
   }
   return labels->storage->role == ROLE_INPUT && labels->storage->elements == rows ? labels->storage : NULL;

@@ -69,13 +69,12 @@ static const Tensor *read_tensor(const Node *node, int32_t input) {
   return node->accumulates && input == 0 ? node->outputs[0] : node->inputs[input];
 }
 
-/* The tensor whose bytes a view shows. */
+/* The tensor whose bytes a view shows. Parts of a joined storage stand for the whole: none is written over
+ * another. */
 static const Tensor *viewed(const Tensor *tensor) {
-  while (tensor->producer && tensor->producer->op->is_view &&
-         tensor->producer->inputs[0]->storage == tensor->storage) {
+  while (tensor->producer && vl_node_is_view(tensor->producer))
     tensor = tensor->producer->inputs[0];
-  }
-  return tensor;
+  return vl_storage_is_joined(tensor->storage) ? tensor->storage->root : tensor;
 }
 
 static Status emit(Builder *builder, Node *node, bool again);
@@ -183,11 +182,11 @@ static Status emit(Builder *builder, Node *node, bool again) {
   for (int32_t i = 0; i < VL_MAX_OUTPUTS; i++)
     outputs[i] = -1;
   VL_TRY(read_inputs(builder, node, again || node->segment != SEGMENT_FORWARD, inputs));
-  if (node->op->is_view && node->outputs[0]->storage == node->inputs[0]->storage) return vl_ok();
+  if (vl_node_is_view(node)) return vl_ok();
   for (int32_t i = 0; i < node->output_count; i++) {
     if (!node->outputs[i]) continue;
     outputs[i] = output_buffer(builder, node, inputs, i, again);
-    builder->value[outputs[i]] = node->outputs[i];
+    builder->value[outputs[i]] = viewed(node->outputs[i]);
     if (again) builder->recomputed[node->outputs[i]->id] = outputs[i];
   }
   Instance *instance = add_instance(builder, node);

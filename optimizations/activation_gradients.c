@@ -37,11 +37,12 @@ static void widen_dtype(Node *node, DType low) {
 
 static Status widen_node(Widening *widening, Node *node) {
   DType low = widening->program->amp;
+  bool is_view = vl_node_is_view(node);
   for (int32_t k = 0; k < node->input_count; k++) {
     Tensor *input = node->inputs[k];
     if (input && input->dtype == low) VL_TRY(wide_of(widening, node, input, &node->inputs[k]));
   }
-  if (node->op->is_view) { /* lies where what it shows now lies */
+  if (is_view) { /* lies where what it shows now lies */
     node->outputs[0]->storage = node->inputs[0]->storage;
     node->outputs[0]->offset = node->inputs[0]->offset;
   }

@@ -207,7 +207,7 @@ static bool *find_cuts(const Graph *graph) {
   for (int32_t i = graph->node_count - 1; i >= 0; i--) {
     const Node *node = graph->nodes[i];
     may_end[i] = open_from > i;
-    for (int32_t k = 0; k < node->output_count && node->segment == SEGMENT_FORWARD && !node->op->is_view;
+    for (int32_t k = 0; k < node->output_count && node->segment == SEGMENT_FORWARD && !vl_node_is_view(node);
          k++) {
       int32_t first = node->outputs[k] ? first_write[node->outputs[k]->storage->id] : i;
       if (first < i && first < open_from) open_from = first;
@@ -269,7 +269,8 @@ void optimization_drop_runs(Graph *graph, const int32_t *run) {
     if (!boundary[i] || node->checkpoint_segment == 0) continue;
     node->checkpoint_segment = 0;
     /* A view keeps nothing: what it shows has to be kept. */
-    if (node->op->is_view && node->inputs[0]->producer) boundary[node->inputs[0]->producer->position] = true;
+    if (vl_node_is_view(node) && node->inputs[0]->producer)
+      boundary[node->inputs[0]->producer->position] = true;
   }
   free(boundary);
 }

@@ -6,7 +6,7 @@
 
 bool optimization_is_operator(const Node *node) {
   bool of_weight = strcmp(node->op->name, "cast") == 0 && node->inputs[0]->storage->role == ROLE_PARAMETER;
-  return node->segment == SEGMENT_FORWARD && !node->op->is_view && !node->op->side_effect && !of_weight &&
+  return node->segment == SEGMENT_FORWARD && !vl_node_is_view(node) && !node->op->side_effect && !of_weight &&
          strcmp(node->op->name, "batch_norm_stats") != 0;
 }
 

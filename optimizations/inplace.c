@@ -46,7 +46,7 @@ static bool may_take(const Program *program, const Node *node, int32_t output, i
   if (to->storage->role != ROLE_ACTIVATION && !sum_of_gradients) return false;
   if (from->dtype != to->dtype || !vl_tensor_same_shape(from, to)) return false;
   if (from->offset != 0 || from->storage->elements != to->storage->elements) return false;
-  if (from->storage->root != from && from->producer->op->is_view) return false;
+  if (from->storage->root != from && vl_node_is_view(from->producer)) return false;
   for (int32_t i = 0; i < node->input_count; i++) { /* the same value twice */
     if (i != input && node->inputs[i] && node->inputs[i]->storage == from->storage) return false;
   }

@@ -18,7 +18,7 @@ typedef struct Head {
 
 /* What made a tensor, views aside. */
 static Node *maker_of(const Tensor *tensor) {
-  while (tensor->producer && tensor->producer->op->is_view)
+  while (tensor->producer && vl_node_is_view(tensor->producer))
     tensor = tensor->producer->inputs[0];
   return tensor->producer;
 }

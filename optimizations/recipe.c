@@ -4,9 +4,9 @@
 #include <string.h>
 
 /* stack=vramlab: our best with equal results. A key given beside it overrides its part. */
-static const char *const stack_items[][2] = {{"fuse", "norm+bias-gelu"}, {"pool-index", "u8"},
-                                             {"attention", "fused"},     {"dropout", "redrawn"},
-                                             {"weights", "on-use"},      {"inplace", "all"}};
+static const char *const stack_items[][2] = {
+    {"fuse", "norm+bias-gelu"}, {"pool-index", "u8"}, {"attention", "fused"}, {"dropout", "redrawn"},
+    {"weights", "on-use"},      {"inplace", "all"},   {"concat", "in-place"}};
 
 static Status unknown_key(const char *key) {
   char known[512] = "stack";

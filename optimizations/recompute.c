@@ -59,7 +59,7 @@ static bool is_cheap(const Node *node, const char *value) {
 static bool carries_on(const Node *node) {
   if (!is_op(node, "cast") && !is_op(node, "dropout")) return false;
   const Node *maker = node->inputs[0]->producer;
-  while (maker && maker->op->is_view)
+  while (maker && vl_node_is_view(maker))
     maker = maker->inputs[0]->producer;
   return maker && maker->recompute_on_use;
 }

@@ -30,6 +30,7 @@ static const Optimization *const table[] = {
     &optimization_accumulate_wrong,
     &optimization_retain_graph,
     &optimization_window_sums,
+    &optimization_concat,
 };
 
 const Optimization *const *vl_optimization_all(int32_t *count) {

@@ -2,6 +2,8 @@
  * divides by them again (fault case E2). FLOPs are 2 x multiply-adds. */
 #include "graph/ops/ops.h"
 
+/* Inputs of conv. */
+enum { CONV_X = 0, CONV_W, CONV_BIAS };
 /* Inputs of conv_backward_weights. */
 enum { WEIGHTS_X = 0, WEIGHTS_DY, WEIGHTS_MEAN, WEIGHTS_VAR, WEIGHTS_GAMMA, WEIGHTS_BETA };
 
@@ -53,7 +55,8 @@ static Status infer(Graph *graph, Node *node) {
   VL_TRY(check_pair(node, "x", "weights"));
   const Tensor *x = node->inputs[0];
   int64_t y[VL_MAX_DIMS];
-  VL_TRY(output_sizes(node, x->rank, x->shape, node->inputs[1]->shape, y));
+  VL_TRY(output_sizes(node, x->rank, x->shape, node->inputs[CONV_W]->shape, y));
+  VL_TRY(op_check_bias(node, CONV_BIAS, y[1]));
   return op_add_output(graph, node, NULL, x->dtype, x->rank, y);
 }
 
@@ -120,10 +123,12 @@ static Status gradient(Gradients *gradients, Node *node) {
   if (dy == NULL) return vl_ok();
   if (gradients->weight_first) {
     VL_TRY(give_weights(gradients, node, dy));
-    return give_data(gradients, node, dy);
+    VL_TRY(give_data(gradients, node, dy));
+  } else {
+    VL_TRY(give_data(gradients, node, dy));
+    VL_TRY(give_weights(gradients, node, dy));
   }
-  VL_TRY(give_data(gradients, node, dy));
-  return give_weights(gradients, node, dy);
+  return op_gradient_give_bias(gradients, node, CONV_BIAS, dy, 1);
 }
 
 /* Every element of y takes one multiply-add per weight of its output channel; so do the two gradients,
@@ -136,7 +141,10 @@ static int64_t flops_of(const Tensor *y, const int64_t *weights, int64_t rank) {
 }
 
 static int64_t flops(const Node *node) {
-  return flops_of(node->outputs[0], node->inputs[1]->shape, node->inputs[1]->rank);
+  int64_t products = flops_of(node->outputs[0], node->inputs[CONV_W]->shape, node->inputs[CONV_W]->rank), all;
+  bool has_bias = node->input_count > CONV_BIAS && node->inputs[CONV_BIAS] != NULL;
+  if (!has_bias) return products;
+  return __builtin_add_overflow(products, vl_tensor_elements(node->outputs[0]), &all) ? INT64_MAX : all;
 }
 
 static int64_t flops_backward_data(const Node *node) {
@@ -162,7 +170,7 @@ static const OpField weight_fields[] = {OP_SPATIAL(stride), OP_SPATIAL(padding),
 const Op op_conv = {.name = "conv",
                     OP_FIELDS(fields),
                     .min_inputs = 2,
-                    .max_inputs = 2,
+                    .max_inputs = 3,
                     .precision = PRECISION_LOW,
                     .infer = infer,
                     .gradient = gradient,

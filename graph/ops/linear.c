@@ -19,13 +19,7 @@ static Status infer_linear(Graph *graph, Node *node) {
   if (w->dtype != x->dtype)
     return op_error(VL_INVALID, node, "x is %s and weights %s; must be the same type",
                     vl_dtype_name(x->dtype), vl_dtype_name(w->dtype));
-  if (has_bias(node)) {
-    VL_TRY(op_check_sizes(node, 2, "bias", 1, &outputs));
-    DType dtype = node->inputs[2]->dtype;
-    if (dtype != x->dtype && dtype != DTYPE_F32)
-      return op_error(VL_INVALID, node, "bias is %s; must be %s or f32", vl_dtype_name(dtype),
-                      vl_dtype_name(x->dtype));
-  }
+  VL_TRY(op_check_bias(node, 2, outputs));
   memcpy(shape, x->shape, sizeof shape);
   shape[x->rank - 1] = outputs;
   return op_add_output(graph, node, NULL, x->dtype, x->rank, shape);
@@ -57,16 +51,6 @@ static Status give_weights(Gradients *gradients, Node *node, int32_t index, Tens
   return give_product(gradients, node, index, dy, x, 1, 0);
 }
 
-static Status give_bias(Gradients *gradients, Node *node, Tensor *dy) {
-  if (!op_gradient_wanted(gradients, node, 2)) return vl_ok();
-  OpParams params = {.axis_count = dy->rank - 1, .dtype = node->inputs[2]->dtype};
-  for (int32_t i = 0; i < dy->rank - 1; i++)
-    params.axes[i] = i;
-  Tensor *db;
-  VL_TRY(op_gradient_node(gradients, node, "sum", &params, &dy, 1, &db));
-  return op_gradient_give(gradients, node, 2, db);
-}
-
 static Status gradient_linear(Gradients *gradients, Node *node) {
   Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
   if (dy == NULL) return vl_ok();
@@ -78,7 +62,7 @@ static Status gradient_linear(Gradients *gradients, Node *node) {
     VL_TRY(give_product(gradients, node, 0, dy, w, 0, 0));
     VL_TRY(give_weights(gradients, node, 1, dy, x));
   }
-  return give_bias(gradients, node, dy);
+  return op_gradient_give_bias(gradients, node, 2, dy, dy->rank - 1);
 }
 
 static int64_t flops_linear(const Node *node) {

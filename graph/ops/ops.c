@@ -113,27 +113,41 @@ Status op_check_channels(const Node *node, int32_t index, const char *name, int6
   return op_check_sizes(node, index, name, 1, &channels);
 }
 
+Status op_check_bias(const Node *node, int32_t index, int64_t channels) {
+  if (node->input_count <= index || node->inputs[index] == NULL) return vl_ok();
+  VL_TRY(op_check_sizes(node, index, "bias", 1, &channels));
+  DType dtype = node->inputs[index]->dtype, of_x = node->inputs[0]->dtype;
+  if (dtype == of_x || dtype == DTYPE_F32) return vl_ok();
+  return op_error(VL_INVALID, node, "bias is %s; must be %s or f32", vl_dtype_name(dtype),
+                  vl_dtype_name(of_x));
+}
+
 Status op_check_epsilon(const Node *node) {
   if (node->params.epsilon >= 0) return vl_ok();
   return op_error(VL_INVALID, node, "epsilon = %g; must be at least 0", node->params.epsilon);
 }
 
+Status op_check_window(const Node *node, int32_t dimension, int64_t kernel) {
+  int64_t stride = node->params.stride[dimension], padding = node->params.padding[dimension];
+  if (kernel >= 1 && kernel <= max_window && stride >= 1 && stride <= max_window && padding >= 0 &&
+      padding <= max_window)
+    return vl_ok();
+  return op_error(VL_INVALID, node,
+                  "kernel %lld, stride %lld, padding %lld of spatial dimension %d; kernel and stride must "
+                  "be at least 1, padding at least 0, none above %lld",
+                  (long long)kernel, (long long)stride, (long long)padding, dimension, (long long)max_window);
+}
+
 Status op_window_sizes(const Node *node, int32_t spatial, const int64_t *input, const int64_t *kernel,
                        int64_t *output) {
   for (int32_t i = 0; i < spatial; i++) {
-    int64_t size = kernel[i], stride = node->params.stride[i], padding = node->params.padding[i];
-    if (size < 1 || size > max_window || stride < 1 || stride > max_window || padding < 0 ||
-        padding > max_window)
-      return op_error(
-          VL_INVALID, node,
-          "kernel %lld, stride %lld, padding %lld of spatial dimension %d; kernel and stride must "
-          "be at least 1, padding at least 0, none above %lld",
-          (long long)size, (long long)stride, (long long)padding, i, (long long)max_window);
-    if (size > input[i] + 2 * padding)
+    int64_t stride = node->params.stride[i], padding = node->params.padding[i];
+    VL_TRY(op_check_window(node, i, kernel[i]));
+    if (kernel[i] > input[i] + 2 * padding)
       return op_error(VL_INVALID, node, "kernel %lld is larger than the input %lld with padding %lld, %lld",
-                      (long long)size, (long long)input[i], (long long)padding,
+                      (long long)kernel[i], (long long)input[i], (long long)padding,
                       (long long)(input[i] + 2 * padding));
-    output[i] = (input[i] + 2 * padding - size) / stride + 1;
+    output[i] = (input[i] + 2 * padding - kernel[i]) / stride + 1;
   }
   return vl_ok();
 }
@@ -186,6 +200,17 @@ Status op_gradient_give(Gradients *gradients, const Node *of, int32_t index, Ten
   VL_TRY(op_gradient_cast(gradients, of, gradient, input->dtype, &converted));
   gradients->graph->scope = of->scope;
   return vl_gradient_accumulate(gradients, input, converted);
+}
+
+Status op_gradient_give_bias(Gradients *gradients, const Node *of, int32_t index, Tensor *dy,
+                             int32_t channels) {
+  if (!op_gradient_wanted(gradients, of, index)) return vl_ok();
+  OpParams params = {.dtype = of->inputs[index]->dtype};
+  for (int32_t i = 0; i < dy->rank; i++)
+    if (i != channels) params.axes[params.axis_count++] = i;
+  Tensor *db;
+  VL_TRY(op_gradient_node(gradients, of, "sum", &params, &dy, 1, &db));
+  return op_gradient_give(gradients, of, index, db);
 }
 
 bool op_gradient_wanted(const Gradients *gradients, const Node *of, int32_t index) {

@@ -13,7 +13,7 @@
 #define OP_SIZES(member) OP_FIELD(FIELD_INTEGER, member, VL_MAX_DIMS)
 #define OP_FIELDS(table) .fields = (table), .field_count = (int32_t)(sizeof(table) / sizeof *(table))
 
-extern const Op op_conv, op_conv_backward_data, op_conv_backward_weights;
+extern const Op op_conv, op_conv_backward_data, op_conv_backward_weights, op_conv_transpose;
 extern const Op op_batch_norm_stats, op_batch_norm_apply, op_batch_norm_update, op_batch_norm_backward;
 extern const Op op_batch_norm_invert;
 extern const Op op_layer_norm, op_layer_norm_backward, op_residual_norm, op_residual_norm_backward;
@@ -24,7 +24,7 @@ extern const Op op_max_pool, op_max_pool_backward, op_avg_pool, op_avg_pool_back
 extern const Op op_global_avg_pool, op_global_avg_pool_backward;
 extern const Op op_linear, op_matmul, op_sum, op_broadcast;
 extern const Op op_attention, op_attention_backward;
-extern const Op op_reshape, op_transpose, op_slice, op_pad;
+extern const Op op_reshape, op_transpose, op_slice, op_pad, op_concat;
 extern const Op op_rsqrt, op_rsqrt_backward, op_magnitude, op_magnitude_backward;
 extern const Op op_tanh, op_tanh_backward, op_softmax, op_softmax_backward;
 extern const Op op_embedding, op_embedding_backward, op_gather_tokens, op_gather_tokens_backward;
@@ -61,8 +61,12 @@ Status op_check_channels(const Node *node, int32_t index, const char *name, int6
 /* Inputs `index` and `index` + 1 of an update, both optional: what its gradient is multiplied by, and the
  * counters of a scaler, which may have it skip the step. */
 Status op_check_factor(const Node *node, int32_t index) VL_CHECKED;
+/* Input `index`, a bias, is absent, or one number a channel in x's type or f32. */
+Status op_check_bias(const Node *node, int32_t index, int64_t channels) VL_CHECKED;
 /* params.epsilon is not negative. */
 Status op_check_epsilon(const Node *node) VL_CHECKED;
+/* The window, stride and padding of a spatial dimension are within what the ops take. */
+Status op_check_window(const Node *node, int32_t dimension, int64_t kernel) VL_CHECKED;
 /* The output sizes of a window that slides over `spatial` dimensions with params.stride and
  * params.padding. */
 Status op_window_sizes(const Node *node, int32_t spatial, const int64_t *input, const int64_t *kernel,
@@ -96,6 +100,10 @@ Status op_gradient_cast(Gradients *gradients, const Node *of, Tensor *tensor, DT
 Status op_gradient_give(Gradients *gradients, const Node *of, int32_t index, Tensor *gradient) VL_CHECKED;
 /* Input `index` is there and needs a gradient. */
 bool op_gradient_wanted(const Gradients *gradients, const Node *of, int32_t index);
+/* Gives input `index`, a bias, the sum of dy over all dimensions but `channels`; nothing where it is absent
+ * or wants none. */
+Status op_gradient_give_bias(Gradients *gradients, const Node *of, int32_t index, Tensor *dy,
+                             int32_t channels) VL_CHECKED;
 /* params.shape and params.rank of a tensor. */
 void op_set_shape(OpParams *params, const Tensor *tensor);
 

@@ -1,5 +1,7 @@
-/* reshape, transpose, slice, pad: where values stand. */
+/* reshape, transpose, slice, pad, concat: where values stand. */
 #include "graph/ops/ops.h"
+
+#include <string.h>
 
 static Status infer_reshape(Graph *graph, Node *node) {
   VL_TRY(op_check_input(node, 0, "x", -1));
@@ -97,8 +99,54 @@ static Status gradient_pad(Gradients *gradients, Node *node) {
   return give(gradients, node, "slice", &params);
 }
 
+static Status infer_concat(Graph *graph, Node *node) {
+  VL_TRY(op_check_input(node, 0, "input 0", -1));
+  const Tensor *first = node->inputs[0];
+  int64_t axis = node->params.axis, shape[VL_MAX_DIMS];
+  if (axis < 0 || axis >= first->rank)
+    return op_error(VL_INVALID, node, "axis = %lld; the inputs have %d dimensions", (long long)axis,
+                    first->rank);
+  memcpy(shape, first->shape, sizeof shape);
+  for (int32_t i = 1; i < node->input_count; i++) {
+    VL_TRY(op_check_input(node, i, "an input", first->rank));
+    const Tensor *next = node->inputs[i];
+    bool agree = next->dtype == first->dtype;
+    for (int32_t d = 0; d < first->rank; d++)
+      agree = agree && (d == axis || next->shape[d] == first->shape[d]);
+    if (!agree) {
+      char left[96], right[96];
+      vl_tensor_describe(first, left, sizeof left);
+      vl_tensor_describe(next, right, sizeof right);
+      return op_error(VL_INVALID, node,
+                      "input 0 is %s and input %d %s; must agree in type and all sizes but that of axis %lld",
+                      left, i, right, (long long)axis);
+    }
+    if (__builtin_add_overflow(shape[axis], next->shape[axis], &shape[axis])) shape[axis] = INT64_MAX;
+  }
+  return op_add_output(graph, node, NULL, first->dtype, first->rank, shape);
+}
+
+/* Each input's gradient is its slice of dy. */
+static Status gradient_concat(Gradients *gradients, Node *node) {
+  Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
+  if (dy == NULL) return vl_ok();
+  int64_t axis = node->params.axis, at = 0;
+  for (int32_t i = 0; i < node->input_count; i++) {
+    OpParams params = {0};
+    op_set_shape(&params, node->inputs[i]);
+    params.start[axis] = at;
+    at += node->inputs[i]->shape[axis];
+    if (!op_gradient_wanted(gradients, node, i)) continue;
+    Tensor *dx;
+    VL_TRY(op_gradient_node(gradients, node, "slice", &params, &dy, 1, &dx));
+    VL_TRY(op_gradient_give(gradients, node, i, dx));
+  }
+  return vl_ok();
+}
+
 static const OpField reshape_fields[] = {OP_SIZES(shape), OP_INTEGER(rank)};
 static const OpField transpose_fields[] = {OP_SIZES(axes)};
+static const OpField concat_fields[] = {OP_INTEGER(axis)};
 static const OpField box_fields[] = {OP_SIZES(start), OP_SIZES(shape), OP_INTEGER(rank)};
 
 const Op op_reshape = {.name = "reshape",
@@ -125,6 +173,7 @@ const Op op_slice = {.name = "slice",
                      .min_inputs = 1,
                      .max_inputs = 1,
                      .precision = PRECISION_PROMOTE,
+                     .is_view = true,
                      .infer = infer_slice,
                      .gradient = gradient_slice,
                      .flops = op_no_flops};
@@ -137,3 +186,13 @@ const Op op_pad = {.name = "pad",
                    .infer = infer_pad,
                    .gradient = gradient_pad,
                    .flops = op_no_flops};
+
+const Op op_concat = {.name = "concat",
+                      OP_FIELDS(concat_fields),
+                      .min_inputs = 1,
+                      .max_inputs = VL_MAX_INPUTS,
+                      .precision = PRECISION_PROMOTE,
+                      .is_view = true,
+                      .infer = infer_concat,
+                      .gradient = gradient_concat,
+                      .flops = op_no_flops};

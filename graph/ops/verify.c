@@ -24,7 +24,7 @@ static Status check_outputs(const Node *node) {
     if (output == NULL) continue;
     if (output->producer != NULL)
       return op_error(VL_INVALID, node, "output %d, tensor %d, is made by an earlier node", i, output->id);
-    bool may_change = node->op->side_effect || node->op->is_view;
+    bool may_change = node->op->side_effect || vl_node_is_view(node);
     if (is_given(output) && (output->storage->root == output || !may_change))
       return op_error(VL_INVALID, node, "output %d, tensor %d, is given and not this op's to make", i,
                       output->id);
@@ -48,7 +48,7 @@ static Status check_storage(const Node *node, const Tensor *inferred, int32_t in
     if (input == NULL) continue;
     bool expected = inferred->storage == input->storage;
     bool shared = output->storage == input->storage;
-    bool allowed = expected || (node->op->inplace[index] >> i & 1U) != 0;
+    bool allowed = expected || vl_node_is_view(node) || (node->op->inplace[index] >> i & 1U) != 0;
     if ((expected && (!shared || output->offset != inferred->offset)) || (shared && !allowed))
       return op_error(VL_INVALID, node, "output %d, tensor %d, must%s be in the storage of input %d", index,
                       output->id, expected ? "" : " not", i);

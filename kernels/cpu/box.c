@@ -30,6 +30,69 @@ void box_simplify(Box *box) {
   box->rank = kept;
 }
 
+bool box_part_fits(CpuDevice *device, LayoutId layout, const Tensor *whole, const Tensor *part,
+                   const int64_t *start) {
+  ChannelView view;
+  if (layout == LAYOUT_PLAIN || layout == cpu_layout_channels_last(device, whole->rank)) return true;
+  if (cpu_channel_view(device, layout, whole, &view).code != VL_OK) return false;
+  bool to_the_end = start[1] + part->shape[1] == whole->shape[1]; /* with the last block's padding */
+  return start[1] % view.block == 0 && (to_the_end || part->shape[1] % view.block == 0);
+}
+
+/* Appends a dimension that is `first` to `first` + size of the whole's. */
+static void append(Box *box, int64_t size, int64_t first, int64_t to_stride, int64_t from_stride) {
+  box->dimensions[box->rank++] = (BoxDimension){size, to_stride, from_stride};
+  box->from_start += first * from_stride;
+}
+
+/* Samples, channel blocks, space, the channels of a block. */
+static void append_blocked(const Tensor *part, const int64_t *start, const ChannelView *whole_view,
+                           const ChannelView *view, bool last, const Tensor *whole, Box *box) {
+  int64_t to = view->spatial * view->block, from = whole_view->spatial * whole_view->block;
+  append(box, view->n, start[0], to * view->channel_blocks, from * whole_view->channel_blocks);
+  append(box, view->channel_blocks, last ? 0 : start[1] / view->block, to, from);
+  for (int32_t i = 2; i < part->rank; i++) {
+    to /= part->shape[i];
+    from /= whole->shape[i];
+    append(box, part->shape[i], start[i], to, from);
+  }
+  append(box, view->block, last ? start[1] : 0, 1, 1);
+}
+
+Status box_part(CpuDevice *device, LayoutId layout, const Tensor *whole, const Tensor *part,
+                const int64_t *start, Box *box) {
+  if (!box_part_fits(device, layout, whole, part, start))
+    return vl_error(VL_INTERNAL, "cpu: channels %lld to %lld of %s cut a block of layout %s",
+                    (long long)start[1], (long long)(start[1] + part->shape[1] - 1), whole->name,
+                    cpu_layout_name(device, layout));
+  *box = (Box){.element_bytes = vl_dtype_bytes(whole->dtype, 1)};
+  if (layout == LAYOUT_PLAIN) {
+    int64_t to[VL_MAX_DIMS], from[VL_MAX_DIMS];
+    box_strides(part, to);
+    box_strides(whole, from);
+    for (int32_t i = 0; i < part->rank; i++)
+      append(box, part->shape[i], start[i], to[i], from[i]);
+  } else {
+    ChannelView view, whole_view;
+    VL_TRY(cpu_channel_view(device, layout, part, &view));
+    VL_TRY(cpu_channel_view(device, layout, whole, &whole_view));
+    bool last = layout == cpu_layout_channels_last(device, whole->rank);
+    append_blocked(part, start, &whole_view, &view, last, whole, box);
+  }
+  box_simplify(box);
+  return vl_ok();
+}
+
+Box box_reversed(const Box *box) {
+  Box reversed = *box;
+  for (int32_t i = 0; i < box->rank; i++)
+    reversed.dimensions[i] =
+        (BoxDimension){box->dimensions[i].size, box->dimensions[i].from_stride, box->dimensions[i].to_stride};
+  reversed.to_start = box->from_start;
+  reversed.from_start = box->to_start;
+  return reversed;
+}
+
 /* The inner loops, and what is left outside. */
 typedef struct Inner {
   BoxDimension row;  /* the last dimension */
@@ -90,9 +153,7 @@ VECTOR_INLINE void move_sized(const Inner *inner, char *to, const char *from, Ra
  */
 static void move_rows(const Inner *inner, char *to, const char *from, Range side) {
   int64_t bytes = inner->outer.element_bytes;
-  if (inner->row.to_stride == 1 && inner->row.from_stride == 1) {
-    memcpy(to, from, (size_t)(inner->row.size * bytes));
-  } else if (inner->row.to_stride == 1 && inner->row.from_stride == 0) {
+  if (inner->row.to_stride == 1 && inner->row.from_stride == 0) {
     memcpy(to, from, (size_t)bytes);
     repeat(to, bytes, inner->row.size);
   } else {
@@ -115,25 +176,31 @@ static void copy_items(const Inner *inner, char *to, const char *from, int64_t s
   }
 }
 
-static void copy_dense(const Box *box, char *to, const char *from, int32_t threads) {
-  int64_t bytes = box->element_bytes;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    Range share = vector_share(box->dimensions[0].size, omp_get_num_threads(), omp_get_thread_num());
-    memcpy(to + (box->to_start + share.begin) * bytes, from + (box->from_start + share.begin) * bytes,
-           (size_t)((share.end - share.begin) * bytes));
+/* Elements of dense rows, all rows counted through: threads share rows too. */
+static void copy_dense(const Inner *inner, char *to, const char *from, Range elements) {
+  int64_t bytes = inner->outer.element_bytes, width = inner->row.size;
+  for (int64_t at = elements.begin; at < elements.end;) {
+    int64_t to_start, from_start, column = at % width, count = width - column;
+    if (count > elements.end - at) count = elements.end - at;
+    outer_starts(&inner->outer, at / width, &to_start, &from_start);
+    memcpy(to + (to_start + column) * bytes, from + (from_start + column) * bytes, (size_t)(count * bytes));
+    at += count;
   }
 }
 
 void box_copy(const Box *box, void *to, const void *from, int32_t threads) {
-  if (box->rank == 1 && box->dimensions[0].to_stride == 1 && box->dimensions[0].from_stride == 1) {
-    copy_dense(box, to, from, threads);
-    return;
-  }
   Inner inner = inner_of(box);
+  bool dense = inner.row.to_stride == 1 && inner.row.from_stride == 1;
   int64_t strips = (inner.side.size + SIDE - 1) / SIDE, items = strips;
   for (int32_t i = 0; i < inner.outer.rank; i++)
     items *= inner.outer.dimensions[i].size;
+  if (dense) items *= inner.row.size;
 #pragma omp parallel num_threads(threads) if (threads > 1)
-  copy_items(&inner, to, from, strips, vector_share(items, omp_get_num_threads(), omp_get_thread_num()));
+  {
+    Range share = vector_share(items, omp_get_num_threads(), omp_get_thread_num());
+    if (dense)
+      copy_dense(&inner, to, from, share);
+    else
+      copy_items(&inner, to, from, strips, share);
+  }
 }

@@ -14,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Operands in the order data, weights, result, whichever of them are gradients. */
-enum { DATA = 0, WEIGHTS, RESULT, OPERANDS };
+/* Operands in the order data, weights, result, whichever of them are gradients; then conv's bias, if it has
+ * one. */
+enum { DATA = 0, WEIGHTS, RESULT, OPERANDS, BIAS = OPERANDS };
 
 static const dnnl_dims_t no_dilation = {0, 0, 0};
 
@@ -23,7 +24,8 @@ static dnnl_status_t create_forward(CpuDevice *device, const PrimitiveSpec *spec
                                     const dnnl_memory_desc_t *mds, dnnl_primitive_desc_t *descriptor) {
   return dnnl_convolution_forward_primitive_desc_create(
       descriptor, device->engine, dnnl_forward_training, dnnl_convolution_direct, mds[DATA], mds[WEIGHTS],
-      NULL, mds[RESULT], spec->stride, no_dilation, spec->padding, spec->padding, device->attributes);
+      spec->operand_count > BIAS ? mds[BIAS] : NULL, mds[RESULT], spec->stride, no_dilation, spec->padding,
+      spec->padding, device->attributes);
 }
 
 /* The hint stays empty: convolutions do not read it. */
@@ -42,11 +44,13 @@ static dnnl_status_t create_backward_weights(CpuDevice *device, const PrimitiveS
       spec->stride, no_dilation, spec->padding, spec->padding, NULL, device->attributes);
 }
 
-static const PrimitiveKind forward_kind = {"convolution",
-                                           create_forward,
-                                           {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
-                                           {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
-                                           {0}};
+/* The bias is weights 1 to a query. */
+static const PrimitiveKind forward_kind = {
+    "convolution",
+    create_forward,
+    {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md, dnnl_query_weights_md},
+    {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
+    {0, 0, 0, 1}};
 static const PrimitiveKind backward_data_kind = {
     "convolution's data gradient",
     create_backward_data,
@@ -61,7 +65,7 @@ static const PrimitiveKind backward_weights_kind = {
     {0}};
 
 /* Where the operands of a kind are among a node's tensors: input i, or OPERAND_OUTPUT. */
-static const int32_t forward_sources[] = {0, 1, OPERAND_OUTPUT};
+static const int32_t forward_sources[] = {0, 1, OPERAND_OUTPUT, 2};
 static const int32_t backward_data_sources[] = {OPERAND_OUTPUT, 1, 0};
 static const int32_t backward_weights_sources[] = {0, OPERAND_OUTPUT, 1};
 
@@ -73,6 +77,10 @@ static LayoutId *layout_at(LayoutId *inputs, LayoutId *outputs, int32_t source) 
   return source < OPERAND_OUTPUT ? &inputs[source] : &outputs[source - OPERAND_OUTPUT];
 }
 
+static bool has_bias(const Node *node) {
+  return strcmp(node->op->name, "conv") == 0 && node->input_count > 2 && node->inputs[2];
+}
+
 static void fill_spec(const Node *node, const PrimitiveKind *kind, const int32_t *sources,
                       const LayoutId *layouts, PrimitiveSpec *spec) {
   memset(spec, 0, sizeof *spec);
@@ -81,6 +89,10 @@ static void fill_spec(const Node *node, const PrimitiveKind *kind, const int32_t
   int64_t groups = node->params.groups > 1 ? node->params.groups : 1;
   for (int32_t i = 0; i < OPERANDS; ++i)
     cpu_operand_set(&spec->operands[i], tensor_at(node, sources[i]), layouts[i], i == WEIGHTS ? groups : 1);
+  if (has_bias(node)) {
+    cpu_operand_set(&spec->operands[BIAS], node->inputs[2], LAYOUT_PLAIN, 1);
+    spec->operand_count = BIAS + 1;
+  }
   for (int32_t i = 0; i < spec->operands[DATA].rank - 2; ++i) {
     spec->stride[i] = node->params.stride[i];
     spec->padding[i] = node->params.padding[i];
@@ -113,6 +125,7 @@ static Status choose(CpuDevice *device, const Node *node, const PrimitiveKind *k
   if (!chosen) return status;
   for (int32_t i = 0; i < OPERANDS; ++i)
     *layout_at(inputs, outputs, sources[i]) = chosen->layouts[i];
+  if (has_bias(node)) inputs[2] = LAYOUT_PLAIN;
   return vl_ok();
 }
 

@@ -88,6 +88,9 @@ typedef struct ChannelView {
 /* VL_UNSUPPORTED for a layout that has no such form. */
 Status cpu_channel_view(CpuDevice *device, LayoutId layout, const Tensor *tensor,
                         ChannelView *view) VL_CHECKED;
+/* Whether some channels of a single sample lie in a layout as a tensor of their own would: whole blocks of
+ * them, from where the part's offset says. */
+bool cpu_is_channel_part(CpuDevice *device, LayoutId layout, const Tensor *whole, const Tensor *part);
 /* Elements a tensor occupies in a layout, padding included: what an element-wise op walks when all its
  * tensors share the layout. */
 int64_t cpu_padded_elements(CpuDevice *device, LayoutId layout, const Tensor *tensor);

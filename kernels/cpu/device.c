@@ -89,9 +89,9 @@ static int64_t storage_bytes(Device *device, LayoutId layout, const Storage *sto
 }
 
 static bool view_is_legal(Device *device, LayoutId layout, const Tensor *view) {
-  (void)device;
+  const Tensor *root = view->storage->root;
   if (layout == LAYOUT_PLAIN) return true;
-  return view->offset == 0 && view->storage->root && vl_tensor_same_shape(view, view->storage->root);
+  return root && (vl_tensor_same_shape(view, root) || cpu_is_channel_part(own(device), layout, root, view));
 }
 
 static const char *layout_name(Device *device, LayoutId layout) {

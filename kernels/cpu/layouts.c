@@ -254,6 +254,15 @@ Status cpu_channel_view(CpuDevice *device, LayoutId layout, const Tensor *tensor
   return vl_ok();
 }
 
+bool cpu_is_channel_part(CpuDevice *device, LayoutId layout, const Tensor *whole, const Tensor *part) {
+  ChannelView view;
+  if (part->rank != whole->rank || whole->rank < 2 || whole->shape[0] != 1) return false;
+  for (int32_t i = 2; i < whole->rank; ++i)
+    if (part->shape[i] != whole->shape[i]) return false;
+  if (cpu_channel_view(device, layout, whole, &view).code != VL_OK) return false;
+  return part->shape[1] % view.block == 0 && part->offset % (view.block * view.spatial) == 0;
+}
+
 /* ---- Choices ops share ---------------------------------------------------------------------------------------- */
 
 Status cpu_choose_plain(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {

@@ -1,10 +1,11 @@
-/* sum over axes, and broadcast, its opposite; plain.
+/* sum over axes, and broadcast, its opposite; plain, but that sums per channel read any activation layout.
  *
  * A lane adds fewer than 128 values in f32, the rest is in double: with u = 2^-24 a sum is within
  * 128 u sum |x|, plus its rounding. The order depends on the shape alone. */
 #include "kernels/cpu/box.h"
 
 #include <omp.h>
+#include <string.h>
 
 /* x as alternating runs of kept and summed dimensions. */
 typedef struct SumPlan {
@@ -37,8 +38,7 @@ static int64_t start_of(const Box *box, int64_t index) {
   return start;
 }
 
-static Status sum_prepare(CpuDevice *device, Kernel *kernel) {
-  (void)device;
+static Status prepare_rows(Kernel *kernel) {
   const Tensor *x = kernel->node->inputs[0];
   SumPlan *plan = vl_allocate(sizeof *plan);
   kernel->data = plan;
@@ -112,11 +112,82 @@ static Status sum_launch(const Kernel *kernel, const uintptr_t *inputs, const ui
   return vl_ok();
 }
 
+/* ---- Per channel: the gradient of a convolution's bias -------------------------------------------------------- */
+
+static bool keeps_channels(const Node *node) {
+  int32_t rank = node->inputs[0]->rank;
+  return rank >= 3 && node->params.axis_count == rank - 1 && !is_summed(&node->params, 1);
+}
+
+/* Adds a thread's points to its sums. */
+static void sum_points(const ChannelView *view, VectorArray x, VectorPart part, double *sums, float *lanes) {
+  _Alignas(64) float buffer[VECTOR_TILE];
+  int64_t pattern = vector_pattern(view), run = 0;
+  memset(sums, 0, (size_t)vector_channels(view) * sizeof *sums);
+  memset(lanes, 0, (size_t)pattern * sizeof *lanes);
+  VectorWalk walk = vector_walk(view, part, VECTOR_TILE);
+  for (VectorTile tile; vector_walk_next(&walk, &tile);) {
+    vector_add(lanes + tile.phase, vector_read(x, tile.offset, tile.count, buffer), tile.count, pattern);
+    run += vector_values(&tile, pattern);
+    if (!tile.ends && run < VECTOR_RUN) continue;
+    vector_fold(sums + tile.block * view->block, lanes, pattern, view->block);
+    run = 0;
+  }
+}
+
+static Status channels_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                              uintptr_t workspace, const LaunchContext *context) {
+  (void)context;
+  const ChannelView *view = kernel->data;
+  VectorArray x = vector_input(kernel, inputs, 0), y = vector_output(kernel, outputs, 0);
+  int64_t points = view->n * view->spatial, channels = vector_by_lines(vector_channels(view)),
+          pattern = vector_by_lines(vector_pattern(view));
+  double *sums = (double *)workspace;
+  float *lanes = (float *)(sums + kernel->threads * channels);
+  int32_t wanted = vector_threads(kernel, points * vector_channels(view)), threads = 1;
+#pragma omp parallel num_threads(wanted) if (wanted > 1)
+  {
+    int32_t thread = omp_get_thread_num();
+#pragma omp master
+    threads = omp_get_num_threads();
+    VectorPart part = {{0, view->channel_blocks}, vector_share(points, omp_get_num_threads(), thread)};
+    sum_points(view, x, part, sums + thread * channels, lanes + thread * pattern);
+  }
+  for (int64_t c = 0; c < view->channels; c++) {
+    double sum = 0.0;
+    for (int32_t t = 0; t < threads; t++)
+      sum += sums[t * channels + c];
+    float result = (float)sum;
+    vector_write(y, c, 1, &result);
+  }
+  return vl_ok();
+}
+
+static const CpuOp channels_op = {.name = "sum", .launch = channels_launch};
+
+static Status choose_sum(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  LayoutId x = inputs[0];
+  VL_TRY(cpu_choose_plain(device, node, inputs, outputs));
+  if (keeps_channels(node) && cpu_layout_is_activation(device, x)) inputs[0] = x;
+  return vl_ok();
+}
+
+static Status prepare_sum(CpuDevice *device, Kernel *kernel) {
+  if (!keeps_channels(kernel->node)) return prepare_rows(kernel);
+  ChannelView *view = vl_allocate(sizeof *view);
+  kernel->data = view;
+  kernel->op = &channels_op;
+  VL_TRY(cpu_channel_view(device, kernel->inputs[0], kernel->node->inputs[0], view));
+  kernel->workspace_bytes = kernel->threads * (8 * vector_by_lines(vector_channels(view)) +
+                                               4 * vector_by_lines(vector_pattern(view)));
+  return vl_ok();
+}
+
 const CpuOp cpu_op_sum = {
     .name = "sum",
     .supports = cpu_supports_f32_bf16,
-    .choose_layouts = cpu_choose_plain,
-    .prepare = sum_prepare,
+    .choose_layouts = choose_sum,
+    .prepare = prepare_sum,
     .launch = sum_launch,
 };
 

@@ -25,6 +25,8 @@ extern const CpuOp cpu_op_instance_norm, cpu_op_instance_norm_backward, cpu_op_d
 
 extern const CpuOp cpu_op_square_sum, cpu_op_gradient_factor;
 
+extern const CpuOp cpu_op_concat, cpu_op_conv_transpose;
+
 static const CpuOp *const ops[] = {
     &cpu_op_adamw,
     &cpu_op_adamw_8bit,
@@ -40,9 +42,11 @@ static const CpuOp *const ops[] = {
     &cpu_op_batch_norm_update,
     &cpu_op_broadcast,
     &cpu_op_cast,
+    &cpu_op_concat,
     &cpu_op_conv,
     &cpu_op_conv_backward_data,
     &cpu_op_conv_backward_weights,
+    &cpu_op_conv_transpose,
     &cpu_op_copy,
     &cpu_op_correct_count,
     &cpu_op_dice_cross_entropy,

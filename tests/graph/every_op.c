@@ -38,6 +38,10 @@ static Status build_block(Graph *graph, Tensor **x) {
   vl_graph_set_scope(graph, "block.conv");
   Tensor *w = parameter(graph, "block.conv.weight", 4, (int64_t[]){4, 2, 3, 3});
   VL_TRY(vl_conv(graph, *x, w, 1, 1, 2, x));
+  vl_graph_set_scope(graph, "block.up");
+  Tensor *up = parameter(graph, "block.up.weight", 4, (int64_t[]){4, 2, 3, 3}),
+         *bias = parameter(graph, "block.up.bias", 1, (int64_t[]){4});
+  VL_TRY(vl_conv_transpose(graph, *x, up, bias, 1, 1, 2, x));
   vl_graph_set_scope(graph, "block.bn");
   Node *stats;
   VL_TRY(vl_graph_add(graph, "batch_norm_stats", NULL, x, 1, &stats));
@@ -103,6 +107,9 @@ static Status build_moves(Graph *graph, Tensor **x) {
   VL_TRY(unary(graph, "cast", &(OpParams){.dtype = DTYPE_F32}, x));
   VL_TRY(unary(graph, "slice", &(OpParams){.start = {0, 1}, .shape = {2, 2}, .rank = 2}, x));
   VL_TRY(unary(graph, "pad", &(OpParams){.start = {0, 1}, .shape = {2, 4}, .rank = 2}, x));
+  vl_graph_set_scope(graph, "joined");
+  VL_TRY(vl_concat(graph, (Tensor *[]){*x, *x}, 2, 0, x));
+  VL_TRY(unary(graph, "slice", &(OpParams){.start = {1, 0}, .shape = {2, 4}, .rank = 2}, x));
   VL_TRY(unary(graph, "reshape", &(OpParams){.shape = {2, 1, 4}, .rank = 3}, x));
   VL_TRY(unary(graph, "broadcast", &(OpParams){.shape = {2, 3, 4}, .rank = 3}, x));
   VL_TRY(build_attention(graph, x));

@@ -14,7 +14,7 @@ typedef struct Machine {
   uint64_t *expected; /* by tensor id: what the graph says in this micro-batch */
   uint64_t *before;   /* the same in the one before */
   int32_t micro_batch;
-  uint64_t *content; /* by buffer: what lies there */
+  uint64_t *content; /* by buffer: what lies there; of a joined storage the sum of its parts' values */
   bool *held, *obtained, *read;
   bool *arriving, *leaving;          /* by buffer: a transfer writes it, reads it, and was not waited for */
   bool *waited;                      /* by instance: of a transfer */
@@ -27,10 +27,6 @@ static uint64_t value_of(const Node *node, int32_t output, const uint64_t *input
   uint64_t hash = vl_hash_bytes(vl_hash_start, &node->id, sizeof node->id);
   hash = vl_hash_bytes(hash, &output, sizeof output);
   return vl_hash_bytes(hash, inputs, (size_t)node->input_count * sizeof *inputs);
-}
-
-static bool is_free_view(const Node *node) {
-  return node->op->is_view && node->outputs[0]->storage == node->inputs[0]->storage;
 }
 
 /* From one micro-batch to the next. */
@@ -73,9 +69,19 @@ static void evaluate_graph(Machine *machine, int32_t micro_batch) {
     }
     for (int32_t k = 0; k < node->output_count; k++) {
       if (!node->outputs[k]) continue;
-      machine->expected[node->outputs[k]->id] = is_free_view(node) ? inputs[0] : value_of(node, k, inputs);
+      uint64_t *expected = &machine->expected[node->outputs[k]->id];
+      *expected = value_of(node, k, inputs);
+      if (!vl_node_is_view(node)) continue;
+      *expected = inputs[0];
+      for (int32_t part = 1; part < node->input_count; part++)
+        *expected += inputs[part];
     }
   }
+}
+
+/* A part of a joined storage, not its whole. */
+static bool is_part(const Tensor *tensor) {
+  return vl_storage_is_joined(tensor->storage) && tensor != tensor->storage->root;
 }
 
 static void obtain(Machine *machine, int32_t at, int32_t id) {
@@ -86,6 +92,7 @@ static void obtain(Machine *machine, int32_t at, int32_t id) {
   if (machine->first_write[id] != at)
     fail_msg("%s is obtained at %d, first written at %d", name, at, machine->first_write[id]);
   machine->obtained[id] = machine->held[id] = true;
+  machine->content[id] = 0;
 }
 
 static bool needed_after_step(const Program *program, const Buffer *buffer) {
@@ -184,11 +191,11 @@ static void launch(Machine *machine, int32_t at) {
     bool so_far = node->accumulates && k == 0;
     uint64_t expected = so_far ? machine->before[node->outputs[0]->id] : machine->expected[tensor->id];
     if (so_far || is_sum(tensor)) assert_int_equal(buffer->micro_batch, 0);
-    if (machine->content[id] != expected) {
+    if (!is_part(tensor) && machine->content[id] != expected) {
       fail_msg("%s in %s (instance %d) reads %s and finds another value", node->op->name, node->scope, at,
                tensor->name);
     }
-    inputs[k] = machine->content[id];
+    inputs[k] = expected;
     machine->read[id] = true;
   }
   for (int32_t k = 0; k < node->output_count; k++) {
@@ -198,7 +205,13 @@ static void launch(Machine *machine, int32_t at) {
     assert_ptr_equal(machine->schedule->buffers[id].storage, node->outputs[k]->storage);
     if (machine->arriving[id] || machine->leaving[id])
       fail_msg("%s in %s writes %s while it is copied", node->op->name, node->scope, node->outputs[k]->name);
-    machine->content[id] = value_of(node, k, inputs);
+    uint64_t value = value_of(node, k, inputs);
+    if (is_part(node->outputs[k])) {
+      for (int32_t i = 0; i < node->input_count; i++)
+        if (node->inputs[i] && node->inputs[i]->storage == node->outputs[k]->storage) value -= inputs[i];
+      value += machine->content[id];
+    }
+    machine->content[id] = value;
     machine->latest[node->outputs[k]->storage->id] = machine->content[id];
   }
 }

@@ -254,7 +254,7 @@ static void every_fault_names_its_place(void **state) {
        "nodes[0]: conv in stem.conv"},
       {"nodes", 0, "params", "{\"stride\":[1,1,0],\"padding\":[1,9223372036854775807,0],\"groups\":1}",
        "nodes[0]: conv"},
-      {"nodes", 0, "inputs", "[0]", "nodes[0].inputs: 1; this op has 2 to 2"},
+      {"nodes", 0, "inputs", "[0]", "nodes[0].inputs: 1; this op has 2 to 3"},
       {"nodes", 0, "inputs", "[0, null]", "nodes[0]: conv in stem.conv: input weights is missing"},
       {"nodes", 0, "inputs", "[0, 2]", "nodes[0]: conv"},
       {"nodes", 0, "inputs", "[0, 99999]", "nodes[0].inputs"},

@@ -38,14 +38,15 @@ static int64_t window_taps(const Node *node) {
 
 /* ---- Terms that one result is the sum of ---------------------------------------------------------------- */
 
+/* A bias is one more. */
 static int64_t conv_terms(const Node *node) {
   const Tensor *w = node->inputs[1];
-  return product_of(w->shape, 1, w->rank);
+  return (node->input_count > 2) + product_of(w->shape, 1, w->rank);
 }
 
 static int64_t conv_data_terms(const Node *node) {
   const Tensor *w = node->inputs[1];
-  return w->shape[0] / node->params.groups * product_of(w->shape, 2, w->rank);
+  return (node->input_count > 2) + w->shape[0] / node->params.groups * product_of(w->shape, 2, w->rank);
 }
 
 static int64_t conv_weight_terms(const Node *node) {
@@ -89,6 +90,7 @@ typedef struct LinearOp {
 static const LinearOp linear_ops[] = {
     {"conv", conv_terms, 1},
     {"conv_backward_data", conv_data_terms, 1},
+    {"conv_transpose", conv_data_terms, 1},
     {"conv_backward_weights", conv_weight_terms, 1},
     {"linear", linear_terms, 1},
     {"matmul", matmul_terms, 1},
@@ -111,9 +113,10 @@ static const LinearOp linear_ops[] = {
     {"gather_tokens_backward", index_terms, 0},
 };
 
-static const char *const exact_ops[] = {
-    "embedding", "gather_tokens", "relu", "relu_backward", "max_pool", "broadcast", "reshape",
-    "transpose", "slice",         "pad",  "cast",          "copy",     "fill",      "correct_count"};
+static const char *const exact_ops[] = {"embedding", "gather_tokens", "relu",         "relu_backward",
+                                        "max_pool",  "broadcast",     "reshape",      "transpose",
+                                        "slice",     "pad",           "concat",       "cast",
+                                        "copy",      "fill",          "correct_count"};
 
 /* ---- The form shared by all ------------------------------------------------------------------------------ */
 
@@ -140,8 +143,11 @@ static bool normalises(const Node *node) {
   return strcmp(node->op->name, "conv_backward_weights") == 0 && node->input_count > 2;
 }
 
-/* A weight gradient that normalises x reads what batch_norm_apply would make, rounded to x's dtype. */
+/* A weight gradient that normalises x reads what batch_norm_apply would make, rounded to x's dtype. The bias
+ * of a transposed convolution may be added to what was rounded already. */
 static double other_roundings(const LinearOp *op, const Node *node) {
+  bool adds_bias = strcmp(node->op->name, "conv_transpose") == 0 && node->input_count > 2;
+  if (adds_bias) return op->others + 1.001 * roundoff_of(node->outputs[0]->dtype) / f32_roundoff;
   if (!normalises(node)) return op->others;
   return op->others + 8.0 + 1.001 * roundoff_of(node->inputs[0]->dtype) / f32_roundoff;
 }

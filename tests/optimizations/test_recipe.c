@@ -176,6 +176,7 @@ static const char *const samples[][2] = {
     {"offload", "optimizer"},
     {"accumulate-wrong", "2"},
     {"retain-graph", "every-step"},
+    {"concat", "in-place"},
     {"precision", "tf32"},
     {"window-sums", "host"},
 };

@@ -127,6 +127,15 @@ static void clear(double *values, int64_t count) {
     values[i] = 0.0;
 }
 
+/* Adds a bias (input 2, if there is one) to the planes of y. */
+static void add_bias(const Node *node, const Arrays *arrays) {
+  const Tensor *y = node->outputs[0];
+  if (node->input_count < 3 || !arrays->inputs[2]) return;
+  int64_t plane = vl_tensor_elements(y) / (y->shape[0] * y->shape[1]);
+  for (int64_t i = 0; i < vl_tensor_elements(y); i++)
+    arrays->outputs[0][i] += arrays->inputs[2][i / plane % y->shape[1]];
+}
+
 static void conv(const Node *node, const Arrays *arrays) {
   double *x = arrays->inputs[0], *w = arrays->inputs[1], *y = arrays->outputs[0];
   Window window = flattened(
@@ -144,6 +153,7 @@ static void conv(const Node *node, const Arrays *arrays) {
       }
     }
   }
+  add_bias(node, arrays);
 }
 
 static void conv_backward_data(const Node *node, const Arrays *arrays) {
@@ -163,6 +173,11 @@ static void conv_backward_data(const Node *node, const Arrays *arrays) {
       }
     }
   }
+}
+
+static void conv_transpose(const Node *node, const Arrays *arrays) {
+  conv_backward_data(node, arrays);
+  add_bias(node, arrays);
 }
 
 /* x as the weight gradient reads it: itself, or made of it by batch norm and ReLU and to be freed. */
@@ -204,4 +219,5 @@ static void conv_backward_weights(const Node *node, const Arrays *arrays) {
 const ReferenceOp reference_convolution_ops[] = {{"conv", conv},
                                                  {"conv_backward_data", conv_backward_data},
                                                  {"conv_backward_weights", conv_backward_weights},
+                                                 {"conv_transpose", conv_transpose},
                                                  {NULL, NULL}};

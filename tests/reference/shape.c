@@ -91,6 +91,21 @@ static void pad(const Node *node, const Arrays *arrays) {
   }
 }
 
+static void concat(const Node *node, const Arrays *arrays) {
+  const Tensor *y = node->outputs[0];
+  int64_t first = 0, axis = node->params.axis;
+  for (int32_t input = 0; input < node->input_count; input++) {
+    const Tensor *x = node->inputs[input];
+    for (int64_t i = 0; i < vl_tensor_elements(x); i++) {
+      int64_t at[VL_MAX_DIMS] = {0};
+      unravel(x, i, at);
+      at[axis] += first;
+      arrays->outputs[0][ravel(y, at)] = arrays->inputs[input][i];
+    }
+    first += x->shape[axis];
+  }
+}
+
 /* Rows by number: every `each` indices pick from `rows` rows of their own. */
 static void pick(const Node *node, const Arrays *arrays, int64_t each, int64_t rows) {
   int64_t count = vl_tensor_elements(node->inputs[1]);
@@ -144,4 +159,5 @@ const ReferenceOp reference_shape_ops[] = {{"sum", sum},
                                            {"transpose", transpose},
                                            {"slice", slice},
                                            {"pad", pad},
+                                           {"concat", concat},
                                            {NULL, NULL}};
