@@ -1,9 +1,10 @@
 /* Instance norm, forward and backward: the loops of batch norm over rows. A row is what is contiguous for one
  * sample and channel block, so that all rows are one sample's channel blocks, with channels of their own.
  *
- * Statistics are of deviations from a shift, as batch norm's, but the shift is the mean of points spread over
- * the row: the first ones of a volume are often its background, far from the rest. With u = 2^-24 and s the
- * shift the errors are at most mean: u |mean| + 128 u E|x - s|      variance: 130 u (var + (mean - s)^2).
+ * Statistics are of deviations from a shift, as batch norm's, but the shift is made of points spread over the
+ * row, since the first ones of a volume are often its background, far from the rest. It is the median of
+ * three groups' means, so that no single value moves it far. With u = 2^-24 and s the shift the errors are at
+ * most mean: u |mean| + 128 u E|x - s|      variance: 130 u (var + (mean - s)^2).
  *
  * Both directions read twice. Where there are enough rows a thread takes as many at a time as its share of
  * the cache holds, and the second reading comes from there; otherwise the points of every row are shared out
@@ -142,11 +143,14 @@ typedef struct Forward {
   float *lanes; /* [thread][2][pattern], by cache lines */
 } Forward;
 
-/* Adds `points` points, `step` apart around the row. */
+/* Points that a shift is made of: those of a short row all, else GROUPS times GROUP. */
+enum { GROUPS = 3, GROUP = VECTOR_RUN / GROUPS };
+
+/* Adds `points` points from `at` on, `step` apart around the row. */
 VECTOR_CLONES
-static void add_spread(double *sums, const void *row, bool bf16, int64_t block, int64_t spatial,
-                       int64_t points, int64_t step) {
-  for (int64_t p = 0, at = 0; p < points; p++) {
+static void add_points(double *sums, const void *row, bool bf16, int64_t block, int64_t spatial,
+                       int64_t points, int64_t at, int64_t step) {
+  for (int64_t p = 0; p < points; p++) {
 #pragma omp simd
     for (int64_t lane = 0; lane < block; lane++)
       sums[lane] += (double)vector_load(row, at * block + lane, bf16);
@@ -154,23 +158,40 @@ static void add_spread(double *sums, const void *row, bool bf16, int64_t block, 
   }
 }
 
-/* Multiples of the golden ratio are spread evenly, whatever the sizes of a plane and a line. */
+/* The mean of some points of a row, in its channels' places. */
+static void mean_of_points(const Forward *run, int64_t row, int64_t points, int64_t at, int64_t step,
+                           float *means) {
+  const ChannelView *rows = &run->plan->rows;
+  double *sums = run->sums + row * rows->block; /* the first thread's, which nobody uses yet for this row */
+  for (int64_t lane = 0; lane < rows->block; lane++)
+    sums[lane] = 0.0;
+  add_points(sums, vector_at(run->x, row * rows->spatial * rows->block), run->x.dtype == DTYPE_BF16,
+             rows->block, rows->spatial, points, at, step);
+  for (int64_t lane = 0; lane < rows->block; lane++) {
+    double mean = sums[lane] / (double)points;
+    /* An infinite shift would turn finite differences into NaN. */
+    means[row * rows->block + lane] = isfinite(mean) ? (float)mean : 0.0F;
+  }
+}
+
+static float median(float a, float b, float c) { return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c)); }
+
+/* Multiples of the golden ratio are spread evenly, whatever the sizes of a plane and a line. The
+ * coefficients' places hold the groups' means. */
 static void forward_begin(const void *context, Range blocks) {
   const Forward *run = context;
   const ChannelView *rows = &run->plan->rows;
-  int64_t points = rows->spatial < VECTOR_RUN ? rows->spatial : VECTOR_RUN;
-  int64_t step = points < rows->spatial ? (int64_t)(0.6180339887498949 * (double)rows->spatial) : 1;
-  for (int64_t b = blocks.begin; b < blocks.end; b++) {
-    double *sums = run->sums + b * rows->block; /* the first thread's, which nobody uses yet for these rows */
-    const void *row = vector_at(run->x, b * rows->spatial * rows->block);
-    for (int64_t lane = 0; lane < rows->block; lane++)
-      sums[lane] = 0.0;
-    add_spread(sums, row, run->x.dtype == DTYPE_BF16, rows->block, rows->spatial, points, step);
-    for (int64_t lane = 0; lane < rows->block; lane++) {
-      double mean = sums[lane] / (double)points;
-      /* An infinite shift would turn finite differences into NaN. */
-      run->shift[b * rows->block + lane] = isfinite(mean) ? (float)mean : 0.0F;
+  float *const means[GROUPS] = {run->mean, run->scale, run->offset};
+  int64_t step = (int64_t)(0.6180339887498949 * (double)rows->spatial);
+  for (int64_t row = blocks.begin; row < blocks.end; row++) {
+    if (rows->spatial <= VECTOR_RUN) {
+      mean_of_points(run, row, rows->spatial, 0, 1, run->shift);
+      continue;
     }
+    for (int64_t g = 0; g < GROUPS; g++)
+      mean_of_points(run, row, GROUP, g * GROUP * step % rows->spatial, step, means[g]);
+    for (int64_t k = row * rows->block; k < (row + 1) * rows->block; k++)
+      run->shift[k] = median(run->mean[k], run->scale[k], run->offset[k]);
   }
 }
 
