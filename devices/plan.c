@@ -73,23 +73,54 @@ static Status build(Device *device, Kernel *kernel) {
 
 static const Backing *backing(Device *device) { return &own(device)->backing; }
 
-static Status reserve(void *context, int64_t bytes, uintptr_t *address) {
-  PlanDevice *plan = context;
-  if (plan->capacity_bytes > 0 && bytes > plan->capacity_bytes - plan->reserved_bytes)
-    return vl_error(VL_OUT_OF_MEMORY, "%s: %" PRId64 " bytes asked for, %" PRId64 " of %" PRId64 " reserved",
-                    plan->name, bytes, plan->reserved_bytes, plan->capacity_bytes);
-  *address = plan->next_address;
+static uintptr_t take_addresses(PlanDevice *plan, int64_t bytes) {
+  uintptr_t address = plan->next_address;
   uintptr_t step = ((uintptr_t)bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
   /* A gap keeps neighbours apart, as separate segments are. */
   plan->next_address += step + alignment_bytes;
+  return address;
+}
+
+static Status commit(void *context, uintptr_t address, int64_t bytes) {
+  PlanDevice *plan = context;
+  (void)address;
+  if (plan->capacity_bytes > 0 && bytes > plan->capacity_bytes - plan->reserved_bytes)
+    return vl_error(VL_OUT_OF_MEMORY, "%s: %" PRId64 " bytes asked for, %" PRId64 " of %" PRId64 " reserved",
+                    plan->name, bytes, plan->reserved_bytes, plan->capacity_bytes);
   plan->reserved_bytes += bytes;
   return vl_ok();
 }
 
-static void release(void *context, uintptr_t address, int64_t bytes) {
+static void decommit(void *context, uintptr_t address, int64_t bytes) {
   PlanDevice *plan = context;
   (void)address;
   plan->reserved_bytes -= bytes;
+}
+
+static Status reserve(void *context, int64_t bytes, uintptr_t *address) {
+  VL_TRY(commit(context, 0, bytes));
+  *address = take_addresses(context, bytes);
+  return vl_ok();
+}
+
+static Status reserve_addresses(void *context, int64_t bytes, int64_t granule_bytes, uintptr_t *address) {
+  (void)granule_bytes;
+  *address = take_addresses(context, bytes);
+  return vl_ok();
+}
+
+static void release_addresses(void *context, uintptr_t address, int64_t bytes) {
+  (void)context;
+  (void)address;
+  (void)bytes;
+}
+
+static Status move(void *context, uintptr_t to, uintptr_t from, int64_t bytes) {
+  (void)context;
+  (void)to;
+  (void)from;
+  (void)bytes;
+  return vl_ok();
 }
 
 static Status upload(Device *device, const Storage *storage, const void *host, uintptr_t address) {
@@ -226,7 +257,14 @@ Status vl_plan_device_create(Device *wrapped, const char *name, int64_t capacity
   plan->inner = wrapped;
   plan->capacity_bytes = capacity_bytes;
   plan->next_address = first_address;
-  plan->backing = (Backing){.context = plan, .reserve = reserve, .release = release};
+  plan->backing = (Backing){.context = plan,
+                            .reserve = reserve,
+                            .release = decommit,
+                            .reserve_addresses = reserve_addresses,
+                            .release_addresses = release_addresses,
+                            .commit = commit,
+                            .decommit = decommit,
+                            .move = move};
   plan->offload_backing = (Backing){.context = plan, .reserve = offload_reserve, .release = offload_release};
   snprintf(plan->name, sizeof plan->name, "%s", name);
   *device = &plan->device;

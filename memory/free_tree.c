@@ -73,16 +73,42 @@ void vl_free_tree_remove(FreeTree *tree, FreeNode *node) {
   node->right = NULL;
 }
 
-FreeNode *vl_free_tree_best_fit(const FreeTree *tree, int stream, int64_t bytes) {
-  const FreeNode lowest = {.stream = stream, .bytes = bytes, .segment = INT64_MIN};
-  FreeNode *best = NULL;
+/* The first node that is not before the key. */
+static FreeNode *first_from(const FreeTree *tree, const FreeNode *key) {
+  FreeNode *first = NULL;
   for (FreeNode *node = tree->root; node != NULL;) {
-    if (node_is_before(node, &lowest)) {
+    if (node_is_before(node, key)) {
       node = node->right;
     } else {
-      best = node;
+      first = node;
       node = node->left;
     }
   }
+  return first;
+}
+
+FreeNode *vl_free_tree_best_fit(const FreeTree *tree, int stream, int64_t bytes) {
+  const FreeNode lowest = {.stream = stream, .bytes = bytes, .segment = INT64_MIN};
+  FreeNode *best = first_from(tree, &lowest);
   return best != NULL && best->stream == stream ? best : NULL;
+}
+
+FreeNode *vl_free_tree_next(const FreeTree *tree, const FreeNode *node) {
+  const FreeNode after = {
+      .stream = node->stream, .bytes = node->bytes, .segment = node->segment, .offset = node->offset + 1};
+  return first_from(tree, &after);
+}
+
+FreeNode *vl_free_tree_last_below(const FreeTree *tree, int stream, int64_t bytes) {
+  const FreeNode key = {.stream = stream, .bytes = bytes, .segment = INT64_MIN};
+  FreeNode *last = NULL;
+  for (FreeNode *node = tree->root; node != NULL;) {
+    if (node_is_before(node, &key)) {
+      last = node;
+      node = node->right;
+    } else {
+      node = node->left;
+    }
+  }
+  return last != NULL && last->stream == stream ? last : NULL;
 }

@@ -32,12 +32,13 @@ Status vl_heap_create(const Backing *backing, const HeapOptions *options, Tracke
                     " bytes is negative; accepted: a number of bytes, or 0 for no limit",
                     options->capacity_bytes);
   }
+  VL_TRY(policy->check(backing, options));
   Heap *created = vl_allocate(sizeof *created);
   created->source =
       (SegmentSource){.backing = backing, .tracker = tracker, .capacity_bytes = options->capacity_bytes};
   created->policy = policy;
   created->tier = options->tier;
-  created->state = policy->create(&created->source);
+  created->state = policy->create(&created->source, options);
   *heap = created;
   return vl_ok();
 }
@@ -61,7 +62,7 @@ static Status describe_failure(Heap *heap, const AllocationRequest *request, con
   bool unreserved_is_room = source->capacity_bytes > 0 && !source->backing_refused;
   int64_t limit_bytes = unreserved_is_room ? source->capacity_bytes : source->reserved_bytes;
   int64_t unused_bytes = limit_bytes - allocated_bytes;
-  bool fragmented = unused_bytes >= heap->policy->rounded_bytes(request->bytes);
+  bool fragmented = unused_bytes >= heap->policy->needed_bytes(heap->state, request);
   char wanted[32], allocated[32], reserved[32], capacity[32] = "none", largest[32], unused[32];
   vl_format_bytes(request->bytes, wanted, sizeof wanted);
   vl_format_bytes(allocated_bytes, allocated, sizeof allocated);
@@ -102,7 +103,8 @@ Status vl_heap_obtain(Heap *heap, const AllocationRequest *request, Block **bloc
   }
   Status status = heap->policy->obtain(heap->state, request, block);
   if (status.code == VL_OUT_OF_MEMORY) {
-    vl_tracker_record_failure(heap->source.tracker, request, heap->policy->rounded_bytes(request->bytes));
+    vl_tracker_record_failure(heap->source.tracker, request,
+                              heap->policy->needed_bytes(heap->state, request));
     return describe_failure(heap, request, &status);
   }
   if (status.code != VL_OK) return status;
@@ -132,6 +134,32 @@ int64_t vl_heap_trim(Heap *heap) { return heap->policy->trim(heap->state); }
 
 void vl_heap_free_space(const Heap *heap, HeapFreeSpace *space) {
   heap->policy->free_space(heap->state, space);
+  if (space->free_bytes > 0)
+    space->fragmentation = 1.0 - (double)space->largest_free_bytes / (double)space->free_bytes;
+}
+
+Status vl_heap_defragment(Heap *heap, HeapMoved *moved) {
+  *moved = (HeapMoved){0};
+  if (heap->policy->defragment == NULL)
+    return vl_error(VL_UNSUPPORTED, "policy %s has nothing to move: its blocks lie where they were planned",
+                    heap->policy->name);
+  if (heap->source.backing->move == NULL)
+    return vl_error(VL_UNSUPPORTED, "the device's memory cannot be moved");
+  return heap->policy->defragment(heap->state, moved);
+}
+
+bool vl_heap_is_planned(const Heap *heap) { return heap->policy->add_region != NULL; }
+
+int32_t vl_heap_add_region(Heap *heap, int64_t bytes) {
+  return vl_heap_is_planned(heap) ? heap->policy->add_region(heap->state, bytes) : VL_UNPLANNED;
+}
+
+void vl_heap_extend_step_region(Heap *heap, int64_t bytes) {
+  if (vl_heap_is_planned(heap)) heap->policy->extend_step_region(heap->state, bytes);
+}
+
+HeapUnplanned vl_heap_unplanned(const Heap *heap) {
+  return vl_heap_is_planned(heap) ? heap->policy->unplanned(heap->state) : (HeapUnplanned){0};
 }
 
 HeapFailure vl_heap_last_failure(const Heap *heap) { return heap->last_failure; }

@@ -43,6 +43,9 @@ typedef struct SegmentSource {
 /* VL_OUT_OF_MEMORY when the capacity or the backing refuses; other codes are the backing's failures. */
 Status vl_segment_reserve(SegmentSource *source, int64_t bytes, int stream, uintptr_t *address) VL_CHECKED;
 void vl_segment_release(SegmentSource *source, uintptr_t address, int64_t bytes, int stream);
+/* The same for granules of reserved addresses. */
+Status vl_segment_commit(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) VL_CHECKED;
+void vl_segment_decommit(SegmentSource *source, uintptr_t address, int64_t bytes, int stream);
 
 /* ---- Policies (policies.c) ------------------------------------------------------------------------- */
 
@@ -50,24 +53,32 @@ void vl_segment_release(SegmentSource *source, uintptr_t address, int64_t bytes,
  * the heap records blocks, the source records segments. */
 typedef struct AllocationPolicy {
   const char *name;
+  /* VL_INVALID when it does not take these options, VL_UNSUPPORTED when the backing does not suffice. */
+  Status (*check)(const Backing *backing, const HeapOptions *options);
   /* Borrows the source. */
-  void *(*create)(SegmentSource *source);
+  void *(*create)(SegmentSource *source, const HeapOptions *options);
   /* Gives every segment back. */
   void (*destroy)(void *state);
   /* A block of request->bytes > 0. VL_OUT_OF_MEMORY after the policy tried all it can; the source's
    * message says who refused. Every block in use is then as it was. */
   Status (*obtain)(void *state, const AllocationRequest *request, Block **block);
   void (*release)(void *state, Block *block);
-  /* Gives wholly free segments back; returns their bytes. */
+  /* Gives back what is wholly free; returns its bytes. */
   int64_t (*trim)(void *state);
   void (*free_space)(const void *state, HeapFreeSpace *space);
   /* Every block in use. */
   void (*each_block)(const void *state, void (*visit)(void *context, const Block *block), void *context);
-  /* What a request of `bytes` occupies at least. */
-  int64_t (*rounded_bytes)(int64_t bytes);
+  /* What a request takes at least, in one piece. */
+  int64_t (*needed_bytes)(const void *state, const AllocationRequest *request);
+  /* Optional: as vl_heap_defragment. */
+  Status (*defragment)(void *state, HeapMoved *moved);
+  /* Optional, all or none: as vl_heap_add_region, vl_heap_extend_step_region and vl_heap_unplanned. */
+  int32_t (*add_region)(void *state, int64_t bytes);
+  void (*extend_step_region)(void *state, int64_t bytes);
+  HeapUnplanned (*unplanned)(const void *state);
 } AllocationPolicy;
 
-extern const AllocationPolicy vl_policy_caching;
+extern const AllocationPolicy vl_policy_caching, vl_policy_expandable, vl_policy_planned;
 
 /* NULL when there is no policy of that name. */
 const AllocationPolicy *vl_policy_find(const char *name);
@@ -98,6 +109,99 @@ void vl_free_tree_insert(FreeTree *tree, FreeNode *node);
 void vl_free_tree_remove(FreeTree *tree, FreeNode *node);
 /* The smallest node of that stream with at least `bytes`, the lowest place among equals, or NULL. */
 FreeNode *vl_free_tree_best_fit(const FreeTree *tree, int stream, int64_t bytes);
+/* The node after one of the tree, or NULL; the last one before a node of that stream and size, or NULL. */
+FreeNode *vl_free_tree_next(const FreeTree *tree, const FreeNode *node);
+FreeNode *vl_free_tree_last_below(const FreeTree *tree, int stream, int64_t bytes);
+
+/* ---- Pieces of segments (pieces.c) ---------------------------------------------------------------------
+ * What `caching` and `expandable` share: segments in two pools, cut into pieces that are in use or free, or
+ * addresses without memory. */
+
+enum { VL_MIB = 1 << 20 };
+/* Names in c10/cuda/CUDACachingAllocator in the comments. */
+enum {
+  VL_SMALL_REQUEST_BYTES = VL_MIB,       /* kSmallSize */
+  VL_SMALL_SEGMENT_BYTES = 2 * VL_MIB,   /* kSmallBuffer */
+  VL_LARGE_SEGMENT_BYTES = 20 * VL_MIB,  /* kLargeBuffer */
+  VL_OWN_SEGMENT_BYTES = 10 * VL_MIB,    /* kMinLargeAlloc */
+  VL_SEGMENT_ROUNDING_BYTES = 2 * VL_MIB /* kRoundLarge */
+};
+
+typedef enum PieceUse { PIECE_FREE = 0, PIECE_IN_USE, PIECE_UNCOMMITTED } PieceUse;
+
+typedef struct PieceSegment PieceSegment;
+
+/* Pieces of a segment form a list in order of offset. */
+typedef struct Piece {
+  Block block;   /* first, so that a Block handed out leads back to its Piece */
+  FreeNode node; /* size and place, always valid; linked into a tree while the piece is free */
+  PieceSegment *segment;
+  struct Piece *previous, *next;
+  PieceUse use;
+  int64_t free_since; /* a free piece: searches of its pool before it was */
+} Piece;
+
+struct PieceSegment {
+  PieceSegment *previous, *next;
+  uintptr_t address;
+  int64_t bytes;
+  int64_t ordinal; /* in order of reservation; stands for the address wherever order matters */
+  Piece *first;
+  int stream;
+  bool small; /* the pool it belongs to */
+};
+
+typedef struct Pieces {
+  SegmentSource *source;
+  FreeTree free_small, free_large;
+  int64_t searches_small, searches_large; /* of the pools */
+  PieceSegment *segments;                 /* the newest first */
+  int64_t next_ordinal;
+  int32_t round_divisions;
+  Piece *spare; /* Piece structures to use again, linked by next: no malloc in a steady state */
+  Arena *arena;
+} Pieces;
+
+int64_t vl_round_up(int64_t bytes, int64_t multiple);
+void vl_pieces_open(Pieces *pieces, SegmentSource *source, int32_t round_divisions);
+/* Segments must be gone. */
+void vl_pieces_close(Pieces *pieces);
+/* What a request occupies at least. */
+int64_t vl_pieces_block_bytes(const Pieces *pieces, int64_t bytes);
+/* VL_INVALID when round_divisions is none of those accepted. */
+Status vl_pieces_check_rounding(const HeapOptions *options) VL_CHECKED;
+
+/* A segment of one piece, which is in no tree. */
+PieceSegment *vl_pieces_add_segment(Pieces *pieces, uintptr_t address, int64_t bytes, int stream, bool small,
+                                    PieceUse use);
+/* Of a piece that is in no tree; its memory is the caller's to give back. */
+void vl_pieces_remove_segment(Pieces *pieces, PieceSegment *segment);
+
+FreeTree *vl_pieces_tree(Pieces *pieces, bool small);
+Piece *vl_piece_of_node(FreeNode *node);
+/* Into and out of the tree of its pool. */
+void vl_pieces_insert(Pieces *pieces, Piece *piece);
+void vl_pieces_remove(Pieces *pieces, Piece *piece);
+/* Cuts a piece in two; returns the upper one, of the same use and like the lower one in no tree. */
+Piece *vl_pieces_cut(Pieces *pieces, Piece *piece, int64_t bytes);
+/* Joins a piece that is in no tree with neighbours of the same use (taken out of theirs when free); returns
+ * the whole. */
+Piece *vl_pieces_merge(Pieces *pieces, Piece *piece);
+/* Hands a piece out. */
+void vl_pieces_use(Piece *piece, const AllocationRequest *request, Block **block);
+/* Takes a block back: merges it and puts it into its tree. */
+void vl_pieces_release(Pieces *pieces, Block *block);
+void vl_pieces_free_space(const Pieces *pieces, HeapFreeSpace *space);
+void vl_pieces_each_block(const Pieces *pieces, void (*visit)(void *context, const Block *block),
+                          void *context);
+
+/* Moves what is in use to the front of its segment (compact.c). Addresses without memory in between are
+ * committed as they are needed, while that succeeds. */
+Status vl_pieces_slide(Pieces *pieces, PieceSegment *segment, HeapMoved *moved) VL_CHECKED;
+/* Empties segments whose blocks find room behind those of others of their pool and stream, the emptiest
+ * first. takes: whether a segment may take blocks in. All have been slid. */
+Status vl_pieces_evacuate(Pieces *pieces, bool (*takes)(const void *context, const PieceSegment *segment),
+                          const void *context, HeapMoved *moved) VL_CHECKED;
 
 /* For the summary. */
 const Tracker *vl_heap_tracker(const Heap *heap);

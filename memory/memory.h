@@ -35,6 +35,16 @@ typedef struct Backing {
    * was passed. */
   Status (*record_event)(void *context, int stream, uint64_t *event);
   bool (*event_done)(void *context, uint64_t event);
+  /* Optional, all four or none: addresses without memory, whose granules are committed (resident when this
+   * returns, as above) and decommitted one by one or in runs. Ranges are whole granules; what is still
+   * committed goes with the addresses. */
+  Status (*reserve_addresses)(void *context, int64_t bytes, int64_t granule_bytes, uintptr_t *address);
+  void (*release_addresses)(void *context, uintptr_t address, int64_t bytes);
+  Status (*commit)(void *context, uintptr_t address, int64_t bytes);
+  void (*decommit)(void *context, uintptr_t address, int64_t bytes);
+  /* Optional: moves bytes to other addresses, or down over themselves; done when this returns. Nothing that
+   * was launched still runs. */
+  Status (*move)(void *context, uintptr_t to, uintptr_t from, int64_t bytes);
 } Backing;
 
 /* ---- Tracker -------------------------------------------------------------------------------------- */
@@ -125,23 +135,43 @@ typedef struct AllocationRequest {
   const char *name;
   const char *scope;
   int stream;
+  int32_t region; /* VL_UNPLANNED: the policy chooses the place; else see "Places planned ahead" */
+  int64_t offset; /* in the region */
 } AllocationRequest;
 
-/* How blocks are cut from segments. `caching` follows PyTorch's CUDA caching allocator and its
- * published constants (c10/cuda/CUDACachingAllocator): sizes rounded to 512 B; blocks up to 1 MiB cut
- * from 2 MiB segments; requests of 1-10 MiB from 20 MiB segments; larger ones from segments rounded up
- * to 2 MiB; best fit (smallest block that holds it, lowest address); a block is split when the rest is
- * at least 512 B (small pool) or more than 1 MiB (large pool); neighbours merge on release; when the
- * backing or the capacity refuses, wholly free cached segments are given back and the request is tried
- * once more. */
+/* How blocks are cut from segments.
+ *
+ * `caching` follows PyTorch's CUDA caching allocator and its published constants
+ * (c10/cuda/CUDACachingAllocator): sizes rounded to 512 B; blocks up to 1 MiB cut from 2 MiB segments;
+ * requests of 1-10 MiB from 20 MiB segments; larger ones from segments rounded up to 2 MiB; best fit
+ * (smallest block that holds it, lowest address); a block is split when the rest is at least 512 B (small
+ * pool) or more than 1 MiB (large pool); neighbours merge on release; when the backing or the capacity
+ * refuses, wholly free cached segments are given back and the request is tried once more.
+ *
+ * `expandable` follows its expandable segments: one range of addresses for each stream and pool, committed in
+ * granules of 2 MiB (small pool) or 20 MiB as it grows, any rest of 512 B split off; before failing, free
+ * granules are decommitted, wherever they lie.
+ *
+ * `planned` puts a block where the request says, see "Places planned ahead"; a request that says nothing is
+ * served as by `caching`, beside it. */
 typedef struct HeapOptions {
-  const char *policy;     /* "caching" */
+  const char *policy;     /* "caching", "expandable", "planned" */
   int64_t capacity_bytes; /* most the heap may reserve; 0: no limit but the backing's */
   const char *tier;       /* for messages: what memory this is; NULL: the device's */
+  /* Of caching, with PyTorch's semantics: */
+  int64_t max_split_bytes; /* max_split_size_mb: blocks of this size on are not split and serve no smaller
+                              request; of them, as many as needed are given back first. 0: no bound, else at
+                              least 20 MiB */
+  double gc_threshold;     /* garbage_collection_threshold: before growing beyond this share of the capacity,
+                              which must be set, wholly free segments that lay unused longest are given back.
+                              0: off, else below 1 */
+  int32_t round_divisions; /* roundup_power2_divisions: sizes are rounded up to the next of so many steps
+                              between powers of two; also of expandable. 0: off, else 2, 4, ..., 64 */
 } HeapOptions;
 
 typedef struct Heap Heap;
-/* Borrows backing and tracker. VL_INVALID names the accepted policies. */
+/* Borrows backing and tracker. VL_INVALID names the accepted policies, or what cannot be combined.
+ * VL_UNSUPPORTED: the backing lacks what the policy takes. */
 Status vl_heap_create(const Backing *backing, const HeapOptions *options, Tracker *tracker,
                       Heap **heap) VL_CHECKED;
 /* Gives every segment back. Blocks still in use are our own bug: asserted in debug builds. */
@@ -171,6 +201,58 @@ typedef struct HeapFreeSpace {
   double fragmentation;       /* 1 - largest/free; 0 when nothing is free */
 } HeapFreeSpace;
 void vl_heap_free_space(const Heap *heap, HeapFreeSpace *space);
+
+/* ---- Defragmentation ------------------------------------------------------------------------------------- */
+
+/* What a compaction did. */
+typedef struct HeapMoved {
+  int64_t blocks, bytes;  /* moved */
+  int64_t released_bytes; /* given back to the system */
+} HeapMoved;
+/* Moves blocks in use together, those of nearly empty segments into others, and gives back what is then free
+ * in whole (segments; of `expandable` granules). A block keeps its bytes and its Block; Block.address is
+ * where it is now, so whoever copied the address must read it again. Between steps only: nothing may run on
+ * the device. VL_UNSUPPORTED: the backing cannot move, or the policy's blocks lie where they were planned. */
+Status vl_heap_defragment(Heap *heap, HeapMoved *moved) VL_CHECKED;
+
+/* ---- Places planned ahead -------------------------------------------------------------------------------- */
+
+/* A block of a schedule that is known: it lives from event `first` to event `last`, both included. */
+typedef struct Lifetime {
+  int64_t bytes;
+  int64_t first, last;
+  int stream;
+} Lifetime;
+/* The most bytes that live at once, each block rounded up to VL_BLOCK_BYTES; of several streams the sum,
+ * since they share none. No arena can be smaller. */
+int64_t vl_lifetimes_peak(const Lifetime *lifetimes, int64_t count);
+/* An offset for each, so that blocks that live at the same time do not overlap, nor ones of different
+ * streams. Returns the bytes of the arena they take, near the smallest possible. The same for the same input.
+ */
+int64_t vl_lifetimes_pack(const Lifetime *lifetimes, int64_t count, int64_t *offsets);
+
+/* Regions of a `planned` heap. */
+enum {
+  VL_UNPLANNED = 0,
+  VL_STEP_REGION = 1 /* shared by programs that run one after another */
+};
+/* Whether places are planned; with other policies a request's region is not looked at. */
+bool vl_heap_is_planned(const Heap *heap);
+/* A new region of so many bytes, reserved as a whole with its first block and given back with its last.
+ * VL_UNPLANNED where places are not planned. */
+int32_t vl_heap_add_region(Heap *heap, int64_t bytes);
+/* VL_STEP_REGION has at least so many bytes from now on; it stays reserved when nothing lives in it, until
+ * memory is short. Where it was reserved smaller and blocks live in it, what lies beyond its end is served
+ * unplanned. */
+void vl_heap_extend_step_region(Heap *heap, int64_t bytes);
+/* What a `planned` heap served without a place. */
+typedef struct HeapUnplanned {
+  int64_t blocks;     /* so far */
+  int64_t peak_bytes; /* most at once */
+  const char *name;   /* of the largest; NULL: none */
+  const char *scope;
+} HeapUnplanned;
+HeapUnplanned vl_heap_unplanned(const Heap *heap);
 
 /* ---- Leaks -------------------------------------------------------------------------------------------- */
 

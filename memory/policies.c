@@ -6,6 +6,8 @@
 
 static const AllocationPolicy *const policies[] = {
     &vl_policy_caching,
+    &vl_policy_expandable,
+    &vl_policy_planned,
 };
 enum { POLICY_COUNT = sizeof policies / sizeof policies[0] };
 

@@ -3,26 +3,49 @@
 
 #include <inttypes.h>
 
-Status vl_segment_reserve(SegmentSource *source, int64_t bytes, int stream, uintptr_t *address) {
+static Status refuse_beyond_capacity(SegmentSource *source, int64_t bytes) {
   /* A difference, so that a huge request cannot overflow. */
-  if (source->capacity_bytes > 0 && bytes > source->capacity_bytes - source->reserved_bytes) {
-    source->backing_refused = false;
-    return vl_error(VL_OUT_OF_MEMORY,
-                    "a segment of %" PRId64 " bytes beside the %" PRId64 " reserved exceeds the capacity",
-                    bytes, source->reserved_bytes);
-  }
-  Status status = source->backing->reserve(source->backing->context, bytes, address);
-  if (status.code != VL_OK) {
+  if (source->capacity_bytes == 0 || bytes <= source->capacity_bytes - source->reserved_bytes) return vl_ok();
+  source->backing_refused = false;
+  return vl_error(VL_OUT_OF_MEMORY,
+                  "a segment of %" PRId64 " bytes beside the %" PRId64 " reserved exceeds the capacity",
+                  bytes, source->reserved_bytes);
+}
+
+/* Counts what the backing gave, or notes that it refused. */
+static Status take(SegmentSource *source, const Status *given, uintptr_t address, int64_t bytes, int stream) {
+  if (given->code != VL_OK) {
     source->backing_refused = true;
-    return status;
+    return *given;
   }
   source->reserved_bytes += bytes;
-  vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RESERVE, *address, bytes, stream);
+  vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RESERVE, address, bytes, stream);
   return vl_ok();
+}
+
+static void give_back(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) {
+  source->reserved_bytes -= bytes;
+  vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RELEASE, address, bytes, stream);
+}
+
+Status vl_segment_reserve(SegmentSource *source, int64_t bytes, int stream, uintptr_t *address) {
+  VL_TRY(refuse_beyond_capacity(source, bytes));
+  Status given = source->backing->reserve(source->backing->context, bytes, address);
+  return take(source, &given, *address, bytes, stream);
 }
 
 void vl_segment_release(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) {
   source->backing->release(source->backing->context, address, bytes);
-  source->reserved_bytes -= bytes;
-  vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RELEASE, address, bytes, stream);
+  give_back(source, address, bytes, stream);
+}
+
+Status vl_segment_commit(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) {
+  VL_TRY(refuse_beyond_capacity(source, bytes));
+  Status given = source->backing->commit(source->backing->context, address, bytes);
+  return take(source, &given, address, bytes, stream);
+}
+
+void vl_segment_decommit(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) {
+  source->backing->decommit(source->backing->context, address, bytes);
+  give_back(source, address, bytes, stream);
 }

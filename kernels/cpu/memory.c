@@ -87,22 +87,34 @@ static bool commit(char *start, size_t bytes) {
   return true;
 }
 
+static size_t whole_pages(int64_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGE_SIZE);
+  return ((size_t)bytes + page - 1) / page * page;
+}
+
+/* A mapping that begins where a huge page can; NULL: the system refused. */
+static char *map_aligned(size_t bytes, int protection, int flags) {
+  size_t alignment = (size_t)huge_page_bytes;
+  char *map = mmap(NULL, bytes + alignment, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  if (map == MAP_FAILED) return NULL;
+  char *start = (char *)(((uintptr_t)map + alignment - 1) / alignment * alignment);
+  if (start > map) munmap(map, (size_t)(start - map));
+  if (start < map + alignment) munmap(start + bytes, (size_t)(map + alignment - start));
+  return start;
+}
+
 static Status reserve(void *context, int64_t bytes, uintptr_t *address) {
   (void)context;
   const char *source;
   int64_t available = available_bytes(&source);
   if (available >= 0 && bytes > available - margin_bytes)
     return refuse(bytes, available, source, "too little");
-  size_t size = (size_t)bytes, alignment = (size_t)huge_page_bytes;
-  char *map = mmap(NULL, size + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (map == MAP_FAILED) return refuse(bytes, available, source, strerror(errno));
-  char *start = (char *)(((uintptr_t)map + alignment - 1) / alignment * alignment);
-  size_t page = (size_t)sysconf(_SC_PAGE_SIZE), kept = (size + page - 1) / page * page;
-  if (start > map) munmap(map, (size_t)(start - map));
-  munmap(start + kept, (size_t)(map + size + alignment - (start + kept)));
-  if (!commit(start, kept)) {
+  size_t size = whole_pages(bytes);
+  char *start = map_aligned(size, PROT_READ | PROT_WRITE, 0);
+  if (!start) return refuse(bytes, available, source, strerror(errno));
+  if (!commit(start, size)) {
     int error = errno;
-    munmap(start, kept);
+    munmap(start, size);
     return refuse(bytes, available, source, strerror(error));
   }
   *address = (uintptr_t)start;
@@ -111,11 +123,62 @@ static Status reserve(void *context, int64_t bytes, uintptr_t *address) {
 
 static void release(void *context, uintptr_t address, int64_t bytes) {
   (void)context;
-  size_t page = (size_t)sysconf(_SC_PAGE_SIZE);
-  munmap((void *)address, ((size_t)bytes + page - 1) / page * page);
+  munmap((void *)address, whole_pages(bytes));
 }
 
-Backing cpu_backing(void) { return (Backing){.reserve = reserve, .release = release}; }
+/* ---- Addresses without memory ----------------------------------------------------------------------------- */
+
+static Status reserve_addresses(void *context, int64_t bytes, int64_t granule_bytes, uintptr_t *address) {
+  (void)context;
+  (void)granule_bytes; /* any page can come and go */
+  char *start = map_aligned((size_t)bytes, PROT_NONE, MAP_NORESERVE);
+  if (!start)
+    return vl_error(VL_OUT_OF_MEMORY, "cpu: no %" PRId64 " bytes of addresses to commit memory in: %s", bytes,
+                    strerror(errno));
+  *address = (uintptr_t)start;
+  return vl_ok();
+}
+
+static void release_addresses(void *context, uintptr_t address, int64_t bytes) {
+  (void)context;
+  munmap((void *)address, (size_t)bytes);
+}
+
+/* A mapping put over the old one takes its pages away. */
+static void decommit_pages(void *context, uintptr_t address, int64_t bytes) {
+  (void)context;
+  (void)mmap((void *)address, (size_t)bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+static Status commit_pages(void *context, uintptr_t address, int64_t bytes) {
+  const char *source;
+  int64_t available = available_bytes(&source);
+  if (available >= 0 && bytes > available - margin_bytes)
+    return refuse(bytes, available, source, "too little");
+  if (mprotect((void *)address, (size_t)bytes, PROT_READ | PROT_WRITE) == 0 &&
+      commit((char *)address, (size_t)bytes))
+    return vl_ok();
+  int error = errno;
+  decommit_pages(context, address, bytes);
+  return refuse(bytes, available, source, strerror(error));
+}
+
+static Status move(void *context, uintptr_t to, uintptr_t from, int64_t bytes) {
+  (void)context;
+  memmove((void *)to, (const void *)from, (size_t)bytes);
+  return vl_ok();
+}
+
+Backing cpu_backing(void) {
+  return (Backing){.reserve = reserve,
+                   .release = release,
+                   .reserve_addresses = reserve_addresses,
+                   .release_addresses = release_addresses,
+                   .commit = commit_pages,
+                   .decommit = decommit_pages,
+                   .move = move};
+}
 
 int64_t cpu_resident_bytes(void) { return read_kilobytes("/proc/self/status", "VmRSS"); }
 

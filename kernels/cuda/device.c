@@ -1,6 +1,7 @@
 /* kernels/cuda: the device of NVIDIA GPUs. It owns memory and copies; it has no kernels for ops yet, so
  * `supports` refuses each by name. Buffers are plain (dense, row-major). */
 #include "devices/device.h"
+#include "addresses.h"
 #include "probe.h"
 
 #include <cuda_runtime_api.h>
@@ -25,6 +26,8 @@ typedef struct Offload {
 typedef struct CudaDevice {
   Device device; /* first: a Device * is a CudaDevice * */
   Backing backing;
+  CudaAddresses *addresses; /* NULL: the driver has no virtual memory management */
+  void *bounce;             /* what moves over itself goes through it; NULL until then */
   Offload offload;
   DeviceDescription description;
   int64_t used_at_open_bytes; /* by everybody on the card, this process's context included */
@@ -170,6 +173,8 @@ static Status launch(Device *device, Kernel *kernel, const uintptr_t *inputs, co
   return vl_error(VL_UNSUPPORTED, "the cuda device has no kernels to launch yet");
 }
 
+static Status synchronize(Device *device);
+
 /* ---- Memory and copies ------------------------------------------------------------------------------------ */
 
 static Status reserve(void *context, int64_t bytes, uintptr_t *address) {
@@ -194,6 +199,56 @@ static void release(void *context, uintptr_t address, int64_t bytes) {
   (void)bytes;
   /* An error here is an earlier launch's, which synchronize reports. */
   (void)cudaFree((void *)address);
+}
+
+static Status reserve_addresses(void *context, int64_t bytes, int64_t granule_bytes, uintptr_t *address) {
+  return cuda_addresses_reserve(((CudaDevice *)context)->addresses, bytes, granule_bytes, address);
+}
+
+static void release_addresses(void *context, uintptr_t address, int64_t bytes) {
+  (void)bytes;
+  cuda_addresses_release(((CudaDevice *)context)->addresses, address);
+}
+
+static Status commit(void *context, uintptr_t address, int64_t bytes) {
+  return cuda_addresses_commit(((CudaDevice *)context)->addresses, address, bytes);
+}
+
+/* The driver does not wait for what still runs there. */
+static void decommit(void *context, uintptr_t address, int64_t bytes) {
+  (void)cudaDeviceSynchronize();
+  cuda_addresses_decommit(((CudaDevice *)context)->addresses, address, bytes);
+}
+
+enum { BOUNCE_BYTES = 32 << 20 };
+
+static Status copy_on_device(uintptr_t to, uintptr_t from, int64_t bytes) {
+  cudaError_t error = cudaMemcpy((void *)to, (const void *)from, (size_t)bytes, cudaMemcpyDeviceToDevice);
+  return error == cudaSuccess ? vl_ok() : execution_error("cudaMemcpy on the device", error);
+}
+
+/* Down over itself in parts: as long as the distance, or through a buffer where that is short. */
+static Status move_down(CudaDevice *cuda, uintptr_t to, uintptr_t from, int64_t bytes) {
+  int64_t distance = (int64_t)(from - to), part = distance < BOUNCE_BYTES ? BOUNCE_BYTES : distance;
+  cudaError_t error = cuda->bounce ? cudaSuccess : cudaMalloc(&cuda->bounce, BOUNCE_BYTES);
+  if (error != cudaSuccess) return execution_error("cudaMalloc of 32 MiB to move blocks through", error);
+  for (int64_t at = 0; at < bytes; at += part) {
+    int64_t size = bytes - at < part ? bytes - at : part;
+    uintptr_t source = from + (uintptr_t)at;
+    if (distance < size) {
+      VL_TRY(copy_on_device((uintptr_t)cuda->bounce, source, size));
+      source = (uintptr_t)cuda->bounce;
+    }
+    VL_TRY(copy_on_device(to + (uintptr_t)at, source, size));
+  }
+  return synchronize(&cuda->device);
+}
+
+static Status move(void *context, uintptr_t to, uintptr_t from, int64_t bytes) {
+  CudaDevice *cuda = context;
+  if (to < from && from - to < (uintptr_t)bytes) return move_down(cuda, to, from, bytes);
+  VL_TRY(copy_on_device(to, from, bytes));
+  return synchronize(&cuda->device); /* copies within the device do not block the host */
 }
 
 static const Backing *backing(Device *device) { return &cuda_of(device)->backing; }
@@ -339,6 +394,8 @@ static int64_t driver_peak_bytes(Device *device, bool reset) {
 static void close_device(Device *device) {
   /* The context is the process's, shared with other devices opened on this card: it stays. */
   offload_close(&cuda_of(device)->offload);
+  cuda_addresses_close(&cuda_of(device)->addresses);
+  (void)cudaFree(cuda_of(device)->bounce);
   free(cuda_of(device));
 }
 
@@ -425,7 +482,14 @@ Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Dev
     free(cuda);
     return status;
   }
-  cuda->backing = (Backing){.context = cuda, .reserve = reserve, .release = release};
+  cuda->backing = (Backing){.context = cuda, .reserve = reserve, .release = release, .move = move};
+  cuda->addresses = cuda_addresses_open();
+  if (cuda->addresses) {
+    cuda->backing.reserve_addresses = reserve_addresses;
+    cuda->backing.release_addresses = release_addresses;
+    cuda->backing.commit = commit;
+    cuda->backing.decommit = decommit;
+  }
   cuda->device.interface = &cuda_interface;
   *device = &cuda->device;
   return vl_ok();

@@ -20,12 +20,19 @@ typedef enum FakePlacement {
   FAKE_PLACEMENT_COUNT
 } FakePlacement;
 
-enum { FAKE_SEGMENT_LIMIT = 65536 };
+enum { FAKE_SEGMENT_LIMIT = 65536, FAKE_RANGE_LIMIT = 64 };
 
 typedef struct FakeSegment {
   uintptr_t address;
   int64_t bytes; /* 0: given back */
 } FakeSegment;
+
+/* Addresses without memory. */
+typedef struct FakeRange {
+  uintptr_t address;
+  int64_t bytes, granule_bytes; /* 0: given back */
+  bool *committed;              /* by granule */
+} FakeRange;
 
 typedef struct FakeBacking {
   Backing backing;
@@ -34,6 +41,8 @@ typedef struct FakeBacking {
   int64_t reserved_bytes;
   FakeSegment *segments; /* in order of reservation; never reused */
   int64_t segment_count;
+  FakeRange ranges[FAKE_RANGE_LIMIT]; /* in order of reservation; never reused */
+  int64_t range_count;
   StatusCode failure; /* when not VL_OK, the next reserve fails with it */
 } FakeBacking;
 
@@ -44,6 +53,7 @@ typedef struct Fixture {
 } Fixture;
 
 void fixture_open(Fixture *fixture, int64_t capacity_bytes, FakePlacement placement);
+void fixture_open_with(Fixture *fixture, const HeapOptions *options, FakePlacement placement);
 void fixture_close(Fixture *fixture);
 /* A block that must be obtained: stream 0, an activation. */
 Block *fixture_obtain(Fixture *fixture, int64_t bytes);

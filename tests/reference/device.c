@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* A copy to or from the offload tier. */
 typedef struct LateCopy {
@@ -124,19 +125,67 @@ static Status build(Device *device, Kernel *kernel) {
   return vl_ok();
 }
 
-static Status reserve(void *context, int64_t bytes, uintptr_t *address) {
-  (void)context;
-  double *memory = aligned_alloc(64, ((size_t)bytes + 63) / 64 * 64);
-  if (!memory) return vl_error(VL_OUT_OF_MEMORY, "reference device: no %lld bytes", (long long)bytes);
+/* What nobody has written must not pass for a value. */
+static void spoil(uintptr_t address, int64_t bytes) {
+  double *memory = (double *)address;
   for (int64_t i = 0; i < bytes / (int64_t)sizeof *memory; i++)
     memory[i] = (double)NAN;
+}
+
+static Status reserve(void *context, int64_t bytes, uintptr_t *address) {
+  (void)context;
+  void *memory = aligned_alloc(64, ((size_t)bytes + 63) / 64 * 64);
+  if (!memory) return vl_error(VL_OUT_OF_MEMORY, "reference device: no %lld bytes", (long long)bytes);
   *address = (uintptr_t)memory;
+  spoil(*address, bytes);
   return vl_ok();
 }
 
 static void release(void *context, uintptr_t address, int64_t bytes) {
   (void)context, (void)bytes;
   free((void *)address);
+}
+
+static Status reserve_addresses(void *context, int64_t bytes, int64_t granule_bytes, uintptr_t *address) {
+  (void)context, (void)granule_bytes;
+  void *map = mmap(NULL, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED)
+    return vl_error(VL_OUT_OF_MEMORY, "reference device: no %lld addresses", (long long)bytes);
+  *address = (uintptr_t)map;
+  return vl_ok();
+}
+
+static void release_addresses(void *context, uintptr_t address, int64_t bytes) {
+  (void)context;
+  munmap((void *)address, (size_t)bytes);
+}
+
+static Status commit(void *context, uintptr_t address, int64_t bytes) {
+  (void)context;
+  if (mprotect((void *)address, (size_t)bytes, PROT_READ | PROT_WRITE) != 0)
+    return vl_error(VL_OUT_OF_MEMORY, "reference device: no %lld bytes", (long long)bytes);
+  spoil(address, bytes);
+  return vl_ok();
+}
+
+/* Whoever still reads there ends the test. */
+static void decommit(void *context, uintptr_t address, int64_t bytes) {
+  (void)context;
+  (void)mmap((void *)address, (size_t)bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+/* Where blocks have moved from there is nothing to be read any more. */
+static Status move(void *context, uintptr_t to, uintptr_t from, int64_t bytes) {
+  (void)context;
+  memmove((void *)to, (const void *)from, (size_t)bytes);
+  int64_t distance = to < from ? (int64_t)(from - to) : (int64_t)(to - from);
+  if (distance >= bytes) {
+    spoil(from, bytes);
+  } else if (to < from) {
+    spoil(from + (uintptr_t)(bytes - distance), distance);
+  }
+  return vl_ok();
 }
 
 static const Backing *backing(Device *device) { return &((ReferenceDevice *)device)->backing; }
@@ -248,7 +297,13 @@ static const DeviceInterface interface = {.describe = describe,
 Status vl_reference_device_create(Device **device) {
   ReferenceDevice *reference = vl_allocate(sizeof *reference);
   reference->base.interface = &interface;
-  reference->backing = (Backing){.reserve = reserve, .release = release};
+  reference->backing = (Backing){.reserve = reserve,
+                                 .release = release,
+                                 .reserve_addresses = reserve_addresses,
+                                 .release_addresses = release_addresses,
+                                 .commit = commit,
+                                 .decommit = decommit,
+                                 .move = move};
   *device = &reference->base;
   return vl_ok();
 }

@@ -83,6 +83,50 @@ static void what_is_offloaded_comes_back(void **state) {
   free(received);
 }
 
+/* Memory is given to addresses and taken away granule by granule, and the driver counts it. */
+static void addresses_get_and_lose_memory(void **state) {
+  Device *device = device_of(state);
+  const Backing *backing = device->interface->backing(device);
+  const int64_t granule = 20 << 20, range = 100 * granule;
+  uintptr_t address = 0;
+  if (backing->commit == NULL) skip(); /* a card or driver without virtual memory management */
+  int64_t before = device->interface->driver_bytes(device);
+  assert_int_equal(backing->reserve_addresses(backing->context, range, granule, &address).code, VL_OK);
+  assert_int_equal(backing->commit(backing->context, address, 3 * granule).code, VL_OK);
+  assert_int_equal(backing->commit(backing->context, address + (uintptr_t)(10 * granule), 2 * granule).code,
+                   VL_OK);
+  assert_true(device->interface->driver_bytes(device) - before >= 5 * granule);
+  backing->decommit(backing->context, address + (uintptr_t)granule, 2 * granule);
+  assert_true(device->interface->driver_bytes(device) - before < 5 * granule);
+  assert_int_equal(backing->commit(backing->context, address + (uintptr_t)granule, granule).code, VL_OK);
+  backing->release_addresses(backing->context, address, range);
+  assert_int_equal(device->interface->synchronize(device).code, VL_OK);
+}
+
+/* Elsewhere, and down over themselves by much and by little. */
+static void bytes_are_moved_whole(void **state) {
+  Device *device = device_of(state);
+  const Backing *backing = device->interface->backing(device);
+  enum { ELEMENTS = 20 << 20 };
+  const int64_t bytes = 4 * (int64_t)ELEMENTS, shifts[] = {512, 1 << 20, 50 << 20, 100 << 20};
+  Storage storage = {.name = "pattern", .dtype = DTYPE_F32, .elements = ELEMENTS, .layout = LAYOUT_PLAIN};
+  uint32_t *sent = vl_allocate((size_t)bytes), *received = vl_allocate((size_t)bytes);
+  for (uint32_t i = 0; i < ELEMENTS; i++)
+    sent[i] = i * 2654435761U;
+  uintptr_t address = 0;
+  assert_int_equal(backing->reserve(backing->context, 256 << 20, &address).code, VL_OK);
+  for (size_t i = 0; i < sizeof shifts / sizeof *shifts; i++) {
+    uintptr_t from = address + (uintptr_t)shifts[i];
+    assert_int_equal(device->interface->upload(device, &storage, sent, from).code, VL_OK);
+    assert_int_equal(backing->move(backing->context, address, from, bytes).code, VL_OK);
+    assert_int_equal(device->interface->download(device, &storage, address, received).code, VL_OK);
+    assert_memory_equal(sent, received, (size_t)bytes);
+  }
+  backing->release(backing->context, address, 256 << 20);
+  free(sent);
+  free(received);
+}
+
 static void driver_counts_what_is_reserved(void **state) {
   Device *device = device_of(state);
   const Backing *backing = device->interface->backing(device);
@@ -141,6 +185,8 @@ int main(void) {
       cmocka_unit_test_prestate(describes_the_card, device),
       cmocka_unit_test_prestate(upload_and_download_are_inverse, device),
       cmocka_unit_test_prestate(what_is_offloaded_comes_back, device),
+      cmocka_unit_test_prestate(addresses_get_and_lose_memory, device),
+      cmocka_unit_test_prestate(bytes_are_moved_whole, device),
       cmocka_unit_test_prestate(driver_counts_what_is_reserved, device),
       cmocka_unit_test_prestate(too_large_a_request_is_out_of_memory_and_leaves_the_card_usable, device),
       cmocka_unit_test_prestate(op_without_kernel_is_refused_by_name, device),
