@@ -16,6 +16,8 @@ void vl_cell_result_clear(CellResult *result) {
   free(result->monitors);
   free(result->step_peak_bytes);
   free(result->live_bytes);
+  free(result->step_reserved_bytes);
+  free(result->step_fragmentation);
   free(result->timeline);
   memset(result, 0, sizeof *result);
 }
@@ -35,6 +37,8 @@ void vl_cell_result_init(CellResult *result) {
                         &result->warmup_peak_reserved_bytes,
                         &result->steady_peak_allocated_bytes,
                         &result->steady_peak_reserved_bytes,
+                        &result->moved_bytes,
+                        &result->unplanned_bytes,
                         &result->peak_step_bytes,
                         &result->base_bytes,
                         &result->untracked_bytes,
@@ -57,6 +61,7 @@ void vl_cell_result_init(CellResult *result) {
       NAN;
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
   result->offload_stall_s = result->dice_mean = result->volume_s = NAN;
+  result->reserved_over_allocated = result->fragmentation = NAN;
   result->accumulate = result->ranks = 1;
   result->first_nonfinite.step = -1;
 }

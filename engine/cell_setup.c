@@ -99,12 +99,17 @@ static Status open_device(Cell *cell) {
 }
 
 static Status open_heap(Cell *cell) {
-  HeapOptions options = {.policy = vl_executable_program(cell->executable)->allocation_policy,
-                         .capacity_bytes = cell->spec->unlimited ? 0 : cell->spec->capacity_bytes};
+  HeapOptions options = vl_program_heap_options(vl_executable_program(cell->executable));
+  options.capacity_bytes = cell->spec->unlimited ? 0 : cell->spec->capacity_bytes;
+  if (cell->spec->unlimited) { /* of nothing there is no share */
+    options.gc_threshold = 0.0;
+  } else if (options.gc_threshold > 0.0 && options.capacity_bytes == 0) {
+    options.capacity_bytes = cell->result->device.memory_bytes;
+  }
   cell->tracker = vl_tracker_create(false);
   cell->result->emulated = vl_executable_is_emulated(cell->executable);
   if (cell->result->emulated) {
-    HeapOptions unlimited = {.policy = options.policy};
+    HeapOptions unlimited = {.policy = "caching"};
     cell->emulation_tracker = vl_tracker_create(false);
     VL_TRY(vl_heap_create(cell->device->interface->backing(cell->device), &unlimited, cell->emulation_tracker,
                           &cell->emulation));

@@ -145,12 +145,31 @@ static void keep_timeline(Cell *cell) {
  * own. */
 static void take_step_peak(Cell *cell, bool steady) {
   MemoryStatistics statistics;
+  HeapFreeSpace space;
+  CellResult *result = cell->result;
   vl_tracker_statistics(cell->tracker, &statistics);
-  cell->result->live_bytes[cell->result->peak_count] = statistics.allocated.current_bytes;
-  cell->result->step_peak_bytes[cell->result->peak_count++] = statistics.allocated.peak_bytes;
+  vl_heap_free_space(cell->heap, &space);
+  result->live_bytes[result->peak_count] = statistics.allocated.current_bytes;
+  result->step_reserved_bytes[result->peak_count] = statistics.reserved.peak_bytes;
+  result->step_fragmentation[result->peak_count] = space.fragmentation;
+  result->step_peak_bytes[result->peak_count++] = statistics.allocated.peak_bytes;
+  if (steady && !(result->fragmentation >= space.fragmentation)) result->fragmentation = space.fragmentation;
   if (!cell->names_before) cell->names_before = engine_live_names(cell->heap);
   cell_take_peaks(cell, steady);
   vl_tracker_reset_peaks(cell->tracker);
+}
+
+/* How much of what is reserved is used, and what the policy has to say. */
+static void take_allocation(Cell *cell, const StepResult *step) {
+  CellResult *result = cell->result;
+  result->reserved_over_allocated =
+      (double)result->steady_peak_reserved_bytes / (double)result->steady_peak_allocated_bytes;
+  if (vl_executable_program(cell->executable)->defragment) result->moved_bytes = step->moved.bytes;
+  if (!vl_heap_is_planned(cell->heap)) return;
+  HeapUnplanned unplanned = vl_heap_unplanned(cell->heap);
+  result->unplanned_bytes = unplanned.peak_bytes;
+  if (unplanned.blocks > 0 && unplanned.name)
+    snprintf(result->unplanned_name, sizeof result->unplanned_name, "%s", unplanned.name);
 }
 
 /* The last step's copies, and the mean of what measured (or predicted) ones waited. */
@@ -172,6 +191,8 @@ Status cell_run_steps(Cell *cell) {
   result->losses = vl_allocate((size_t)total * sizeof(double));
   result->step_peak_bytes = vl_allocate((size_t)total * sizeof(int64_t));
   result->live_bytes = vl_allocate((size_t)total * sizeof(int64_t));
+  result->step_reserved_bytes = vl_allocate((size_t)total * sizeof(int64_t));
+  result->step_fragmentation = vl_allocate((size_t)total * sizeof(double));
   cell->run = (Run){.executable = cell->executable,
                     .state = cell->state,
                     .heap = cell->heap,
@@ -209,6 +230,7 @@ Status cell_run_steps(Cell *cell) {
       result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
   take_offload(cell, &step, stall_ns, steps);
+  take_allocation(cell, &step);
   if (spec->timeline) {
     keep_timeline(cell);
     vl_tracker_keep_events(cell->tracker, false);

@@ -67,6 +67,7 @@ void vl_executable_destroy(Executable **executable) {
   }
   free(it->kernels);
   free(it->storage_bytes);
+  engine_places_destroy(&it->places);
   vl_schedule_destroy(&it->schedule);
   vl_program_destroy(&it->program);
   free(it);
@@ -81,6 +82,13 @@ bool vl_executable_is_emulated(const Executable *executable) {
     if (kernel && interface->is_emulated(kernel)) return true;
   }
   return false;
+}
+
+HeapOptions vl_program_heap_options(const Program *program) {
+  return (HeapOptions){.policy = program->allocation_policy,
+                       .max_split_bytes = program->max_split_bytes,
+                       .gc_threshold = program->gc_threshold,
+                       .round_divisions = program->round_divisions};
 }
 
 const Program *vl_executable_program(const Executable *executable) { return &executable->program; }

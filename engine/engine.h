@@ -22,6 +22,8 @@ Status vl_executable_create(Program *program, Device *device, const State *state
 void vl_executable_destroy(Executable **executable);
 const Program *vl_executable_program(const Executable *executable);
 const Schedule *vl_executable_schedule(const Executable *executable);
+/* The policy its recipe asks for, with its options. */
+HeapOptions vl_program_heap_options(const Program *program);
 /* Whether the device runs some node by kernels that stand in for others (fp16 on a cpu): numbers are what
  * they should be, speed is not, and conversion buffers are no part of what is needed. */
 bool vl_executable_is_emulated(const Executable *executable);
@@ -147,6 +149,7 @@ typedef struct StepResult {
   int64_t step_ns;                      /* synchronised */
   int64_t evicted_bytes, fetched_bytes; /* copied to the offload tier and back */
   int64_t stall_ns;                     /* launches waited for those copies; -1: not known */
+  HeapMoved moved;                      /* by the compaction after it; its time is the step's */
 } StepResult;
 /* Runs one step: obtains, launches and releases along the schedule. On failure everything obtained in the
  * step has been released. With accumulation the loss is the mean over all its micro-batches; VL_INVALID, with
@@ -288,8 +291,10 @@ typedef struct CellResult {
   double *step_s;                                /* raw, [step_count] */
   int64_t *step_peak_bytes; /* allocated peak of every step, warm-up included, [peak_count] */
   int32_t peak_count;
-  int64_t *live_bytes;         /* allocated when each step had ended, [peak_count] */
-  int64_t leak_bytes_per_step; /* vl_leak_find after the first step; 0: none, -1: too few steps to tell */
+  int64_t *live_bytes;          /* allocated when each step had ended, [peak_count] */
+  int64_t *step_reserved_bytes; /* reserved peak of every step, [peak_count] */
+  double *step_fragmentation;   /* 1 - largest free block / free, when each step had ended, [peak_count] */
+  int64_t leak_bytes_per_step;  /* vl_leak_find after the first step; 0: none, -1: too few steps to tell */
   int32_t leak_count;
   struct {
     char name[VL_NAME_BYTES], scope[VL_NAME_BYTES];
@@ -305,7 +310,12 @@ typedef struct CellResult {
   int64_t peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes, peak_driver_bytes;
   int64_t warmup_peak_allocated_bytes, warmup_peak_reserved_bytes;
   int64_t steady_peak_allocated_bytes, steady_peak_reserved_bytes;
-  int64_t peak_step_bytes; /* driver peak above the state just before the first step */
+  double reserved_over_allocated;     /* of the steady peaks */
+  double fragmentation;               /* the highest of step_fragmentation in steady steps */
+  int64_t moved_bytes;                /* by the compaction after the last step */
+  int64_t unplanned_bytes;            /* allocator=planned: most that was served without a place, */
+  char unplanned_name[VL_NAME_BYTES]; /* and the largest of it */
+  int64_t peak_step_bytes;            /* driver peak above the state just before the first step */
   int64_t base_bytes;      /* driver, when weights and input exist and nothing else of the step does */
   int64_t untracked_bytes; /* driver growth less reserved */
   bool emulated;           /* some kernel stands in for one that is not there: no speed is told */

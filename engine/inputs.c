@@ -20,12 +20,21 @@ struct Inputs {
   int32_t micro_batches; /* of it so far */
 };
 
+static PlaceCursor plan_inputs(const Executable *executable, Heap *heap) {
+  const Graph *graph = executable->program.graph;
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < graph->storage_count; i++)
+    if (graph->storages[i]->role == ROLE_INPUT) bytes += engine_place_bytes(executable->storage_bytes[i]);
+  return engine_place_begin(heap, bytes);
+}
+
 Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap, Inputs **out) {
   const Graph *graph = executable->program.graph;
   Inputs *inputs = vl_allocate(sizeof *inputs);
   inputs->device = device;
   inputs->heap = heap;
   inputs->items = vl_allocate(((size_t)graph->storage_count + 1) * sizeof(Input));
+  PlaceCursor cursor = plan_inputs(executable, heap);
   for (int32_t i = 0; i < graph->storage_count; i++) {
     const Storage *storage = graph->storages[i];
     if (storage->role != ROLE_INPUT) continue;
@@ -33,6 +42,7 @@ Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap
                                  .category = MEMORY_INPUT,
                                  .name = storage->name,
                                  .scope = storage->scope};
+    engine_place_next(&cursor, &request);
     Input *item = &inputs->items[inputs->count];
     item->storage = storage;
     item->counted = storage->elements;

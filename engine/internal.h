@@ -4,12 +4,15 @@
 
 #include "engine/engine.h"
 
+typedef struct StepPlaces StepPlaces;
+
 struct Executable {
   Program program;
   Device *device; /* borrowed */
   Schedule *schedule;
   Kernel **kernels;       /* by node id; NULL for views that need no copy */
   int64_t *storage_bytes; /* by storage id, in the device's layout */
+  StepPlaces *places;     /* of the steps run on a planned heap so far */
 };
 
 /* Gives every storage a layout and inserts the copies this takes (layouts.c). */
@@ -50,6 +53,34 @@ void engine_account_tail(const Executable *tail, MemoryAccount *account);
 int64_t engine_window_sums_bytes(const Program *program);
 /* Something else that is held then; a reckoning that is not known stays so. */
 void engine_account_besides(MemoryCategory category, const char *name, int64_t bytes, MemoryAccount *account);
+
+/* Where what a step obtains lies in the step region of a planned heap (places.c): recorded once, by a walk
+ * that runs nothing, for so many whole micro-batches and a tail (NULL: none); then packed. */
+StepPlaces *engine_places_find(const Executable *executable, int32_t whole, const Executable *tail);
+StepPlaces *engine_places_create(int32_t whole, const Executable *tail);
+/* All of a list. */
+void engine_places_destroy(StepPlaces **places);
+/* A stand-in for a block, with a lifetime where it is to have a place. */
+Block *engine_places_obtain(StepPlaces *places, const AllocationRequest *request, bool placed);
+void engine_places_release(StepPlaces *places, Block **block);
+void engine_places_begin_micro_batch(StepPlaces *places);
+void engine_places_pack(StepPlaces *places);
+/* Into the executable's list, which owns it. */
+void engine_places_keep(Executable *executable, StepPlaces *places);
+/* Of the region that they take. */
+int64_t engine_places_bytes(const StepPlaces *places);
+/* The place of the block obtained as number `index`. VL_INTERNAL when another one was recorded. */
+Status engine_places_of(const StepPlaces *places, int64_t index, AllocationRequest *request) VL_CHECKED;
+/* One after the other in a region of their own: what is there for all steps. */
+typedef struct PlaceCursor {
+  int32_t region;
+  int64_t offset;
+} PlaceCursor;
+/* What a block takes of a region. */
+int64_t engine_place_bytes(int64_t bytes);
+/* A region for blocks that take so many bytes together. */
+PlaceCursor engine_place_begin(Heap *heap, int64_t bytes);
+void engine_place_next(PlaceCursor *cursor, AllocationRequest *request);
 
 /* What lives in a heap, by name and scope (leaks.c). */
 typedef struct LiveNames LiveNames;

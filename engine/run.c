@@ -8,7 +8,10 @@ typedef struct Step {
   StepResult *result;
   float *logits;
   int64_t start_ns;
-  int64_t fill_ns; /* spent on inputs, which is not the step's time */
+  int64_t fill_ns;    /* spent on inputs, which is not the step's time */
+  StepPlaces *places; /* NULL: the heap chooses */
+  int64_t placed;     /* blocks so far */
+  bool records;       /* places are to be found: nothing is obtained, and nothing runs */
 } Step;
 
 /* Micro-batches of one program, out of a step's; with the last of them the update. */
@@ -51,11 +54,27 @@ static Heap *heap_of(const Walk *walk, Tier tier) {
   return tier == TIER_OFFLOAD ? walk->run.offload_heap : walk->run.heap;
 }
 
-static Status obtain(Walk *walk, Heap *heap, const AllocationRequest *request, const Instance *instance,
-                     Block **block) {
+/* What is to outlive the step has no place in its region. */
+static Status obtain(Walk *walk, Heap *heap, AllocationRequest *request, bool outlives,
+                     const Instance *instance, Block **block) {
+  Step *step = walk->step;
+  bool placed = step->places && heap == walk->run.heap && !outlives;
+  if (step->records) {
+    *block = engine_places_obtain(step->places, request, placed && request->bytes > 0);
+    return vl_ok();
+  }
+  if (placed && request->bytes > 0) VL_TRY(engine_places_of(step->places, step->placed++, request));
   Status status = vl_heap_obtain(heap, request, block);
   if (status.code == VL_OUT_OF_MEMORY) walk->run.failed_segment = vl_segment_name(instance->node->segment);
   return status;
+}
+
+static void release(Walk *walk, Heap *heap, Block **block) {
+  if (walk->step->records) {
+    engine_places_release(walk->step->places, block);
+  } else {
+    vl_heap_release(heap, block);
+  }
 }
 
 static Status obtain_buffers(Walk *walk, const Instance *instance) {
@@ -71,7 +90,7 @@ static Status obtain_buffers(Walk *walk, const Instance *instance) {
                                  .name = storage->name,
                                  .scope = storage->scope,
                                  .stream = STREAM_COMPUTE};
-    VL_TRY(obtain(walk, heap_of(walk, buffer->tier), &request, instance, &walk->blocks[id]));
+    VL_TRY(obtain(walk, heap_of(walk, buffer->tier), &request, buffer->leaks, instance, &walk->blocks[id]));
     walk->addresses[id] = walk->blocks[id]->address;
   }
   return vl_ok();
@@ -112,7 +131,7 @@ static Status obtain_workspace(Walk *walk, const Instance *instance, const Kerne
                                .scope = instance->node->scope,
                                .stream = instance->stream};
   *heap = emulated && run->emulation ? run->emulation : run->heap;
-  return request.bytes > 0 ? obtain(walk, *heap, &request, instance, workspace) : vl_ok();
+  return request.bytes > 0 ? obtain(walk, *heap, &request, false, instance, workspace) : vl_ok();
 }
 
 static Status launch(Walk *walk, const Instance *instance) {
@@ -146,7 +165,7 @@ static Status launch(Walk *walk, const Instance *instance) {
                            .rounding = node->segment == SEGMENT_BACKWARD ? run->rounding : NULL};
   Status status = run->device->interface->launch(run->device, kernel, inputs, outputs,
                                                  workspace ? workspace->address : 0, &context);
-  vl_heap_release(heap, &workspace);
+  release(walk, heap, &workspace);
   if (status.code == VL_OK && run->observe) {
     run->observe(run->observe_context, run, instance, outputs);
   }
@@ -164,8 +183,20 @@ static Status transfer(Walk *walk, const Instance *instance) {
                                  &walk->events[instance - walk->schedule->instances]);
 }
 
+/* What a launch obtains. */
+static Status record(Walk *walk, const Instance *instance) {
+  Heap *heap;
+  Block *workspace = NULL;
+  const Kernel *kernel = walk->run.executable->kernels[instance->node->id];
+  if (instance->kind != INSTANCE_LAUNCH) return vl_ok();
+  VL_TRY(obtain_workspace(walk, instance, kernel, &heap, &workspace));
+  release(walk, heap, &workspace);
+  return vl_ok();
+}
+
 static Status execute(Walk *walk, const Instance *instance) {
   Device *device = walk->run.device;
+  if (walk->step->records) return record(walk, instance);
   switch (instance->kind) {
   case INSTANCE_LAUNCH: return launch(walk, instance);
   case INSTANCE_EVICT:
@@ -199,6 +230,7 @@ static Status finish(const Walk *walk) {
   Device *device = walk->run.device;
   const Program *program = &walk->run.executable->program;
   const Step *step = walk->step;
+  if (step->records) return vl_ok();
   VL_TRY(device->interface->synchronize(device));
   step->result->step_ns = vl_monotonic_ns() - step->start_ns - step->fill_ns;
   if (walk->schedule->transfers > 0) step->result->stall_ns = device->interface->offload_stall_ns(device);
@@ -217,6 +249,10 @@ static Status finish(const Walk *walk) {
 /* The device may still read the inputs of the micro-batch before. */
 static Status begin_micro_batch(Walk *walk, int32_t micro_batch) {
   const Run *run = &walk->run;
+  if (walk->step->records) {
+    engine_places_begin_micro_batch(walk->step->places);
+    return vl_ok();
+  }
   VL_TRY(run->device->interface->synchronize(run->device));
   int64_t start_ns = vl_monotonic_ns();
   VL_TRY(run->fill(run->fill_context, walk->inputs, first_sample_of(walk, micro_batch)));
@@ -238,7 +274,8 @@ static Status check_counted(const Walk *walk) {
 /* What lies between two instances of a step of several micro-batches. */
 static Status between(Walk *walk, const Instance *before, const Instance *next) {
   bool update = next->node->segment == SEGMENT_UPDATE;
-  if (update) return before->node->segment == SEGMENT_UPDATE ? vl_ok() : check_counted(walk);
+  bool checked = walk->step->records || before->node->segment == SEGMENT_UPDATE;
+  if (update) return checked ? vl_ok() : check_counted(walk);
   return next->micro_batch == before->micro_batch ? vl_ok() : begin_micro_batch(walk, next->micro_batch);
 }
 
@@ -264,13 +301,14 @@ static Status walk_schedule(Walk *walk) {
     const Instance *instance = &schedule->instances[at];
     if (!runs(walk, instance)) continue;
     if (accumulates && before) VL_TRY(between(walk, before, instance));
-    if (walk->run.tracker) vl_tracker_set_place(walk->run.tracker, place_of(schedule, at));
+    if (walk->run.tracker && !walk->step->records)
+      vl_tracker_set_place(walk->run.tracker, place_of(schedule, at));
     VL_TRY(obtain_buffers(walk, instance));
     VL_TRY(execute(walk, instance));
     if (instance == last && walk->is_last) VL_TRY(finish(walk));
     for (int32_t i = 0; i < instance->release_count; i++) {
       int32_t id = instance->release[i];
-      vl_heap_release(heap_of(walk, schedule->buffers[id].tier), &walk->blocks[id]);
+      release(walk, heap_of(walk, schedule->buffers[id].tier), &walk->blocks[id]);
     }
     before = instance;
   }
@@ -342,13 +380,13 @@ static void retain(Walk *walk) {
 }
 
 static void walk_close(Walk *walk, const Status *status) {
-  if (status->code == VL_OK && walk->run.retained) retain(walk);
+  if (status->code == VL_OK && walk->run.retained && !walk->step->records) retain(walk);
   if (status->code != VL_OK) { /* copies that are under way must not meet memory given back */
     Status drained = walk->run.device->interface->synchronize(walk->run.device);
     (void)drained;
   }
   for (int32_t i = 0; i < walk->schedule->buffer_count; i++)
-    vl_heap_release(heap_of(walk, walk->schedule->buffers[i].tier), &walk->blocks[i]);
+    release(walk, heap_of(walk, walk->schedule->buffers[i].tier), &walk->blocks[i]);
   free(walk->addresses);
   free(walk->events);
   free(walk->blocks);
@@ -357,19 +395,67 @@ static void walk_close(Walk *walk, const Status *status) {
 /* The last micro-batch, as the second of the smaller program: its first is what the others stand for. */
 static Status run_tail(Run *run, Walk *others) {
   Walk walk;
-  engine_inputs_go_on(run->tail_inputs, others->inputs);
+  bool records = others->step->records;
+  if (!records) engine_inputs_go_on(run->tail_inputs, others->inputs);
   walk_open(run, run->tail, run->tail_inputs, others->step, &walk);
   walk.begin = 1;
   walk.end = 2;
   walk.first_sample = first_sample_of(others, others->end);
-  Status status = find_given_buffers(&walk);
+  Status status = records ? vl_ok() : find_given_buffers(&walk);
   if (status.code == VL_OK) status = take_over_sums(&walk, others);
   if (status.code == VL_OK) status = begin_micro_batch(&walk, walk.begin);
   if (status.code == VL_OK) status = walk_schedule(&walk);
   run->failed_segment = walk.run.failed_segment;
-  engine_inputs_end_step(run->tail_inputs);
+  if (!records) engine_inputs_end_step(run->tail_inputs);
   walk_close(&walk, &status);
   return status;
+}
+
+/* Whole micro-batches, and what is left. */
+static Status run_programs(Run *run, Inputs *inputs, Step *step, int32_t whole, int64_t rest) {
+  Walk walk;
+  walk_open(run, run->executable, inputs, step, &walk);
+  walk.end = whole;
+  walk.is_last = rest == 0;
+  Status status = step->records ? vl_ok() : find_given_buffers(&walk);
+  if (!step->records) engine_inputs_begin_step(inputs, whole * walk.samples + rest);
+  step->start_ns = vl_monotonic_ns();
+  if (status.code == VL_OK) status = walk_schedule(&walk);
+  run->failed_segment = walk.run.failed_segment;
+  if (status.code == VL_OK && rest > 0) status = run_tail(run, &walk);
+  if (!step->records) engine_inputs_end_step(inputs);
+  walk_close(&walk, &status);
+  return status;
+}
+
+/* The places of a step on a planned heap, found before the first of its kind. */
+static Status find_places(Run *run, Inputs *inputs, int32_t whole, int64_t rest, StepPlaces **places) {
+  const Executable *tail = rest > 0 ? run->tail : NULL;
+  *places = NULL;
+  if (!vl_heap_is_planned(run->heap)) return vl_ok();
+  *places = engine_places_find(run->executable, whole, tail);
+  if (!*places) {
+    Step recorded = {.places = engine_places_create(whole, tail), .records = true};
+    Status status = run_programs(run, inputs, &recorded, whole, rest);
+    if (status.code != VL_OK) {
+      engine_places_destroy(&recorded.places);
+      return status;
+    }
+    engine_places_pack(recorded.places);
+    engine_places_keep(run->executable, recorded.places);
+    *places = recorded.places;
+  }
+  vl_heap_extend_step_region(run->heap, engine_places_bytes(*places));
+  return vl_ok();
+}
+
+/* Between steps, and part of the time of the one before. */
+static Status defragment(const Run *run, StepResult *result) {
+  int64_t start_ns = vl_monotonic_ns();
+  if (!run->executable->program.defragment) return vl_ok();
+  VL_TRY(vl_heap_defragment(run->heap, &result->moved));
+  result->step_ns += vl_monotonic_ns() - start_ns;
+  return vl_ok();
 }
 
 /* Whole micro-batches of a step, and what is left for the tail. */
@@ -434,19 +520,9 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
   }
   VL_TRY(follow_schedule(run));
   Step step = {.result = result, .logits = logits};
-  Walk walk;
-  walk_open(run, run->executable, inputs, &step, &walk);
-  walk.end = whole;
-  walk.is_last = rest == 0;
-  Status status = find_given_buffers(&walk);
-  engine_inputs_begin_step(inputs, whole * walk.samples + rest);
+  VL_TRY(find_places(run, inputs, whole, rest, &step.places));
   const DeviceInterface *interface = run->device->interface;
-  if (walk.schedule->transfers > 0) (void)interface->offload_stall_ns(run->device);
-  step.start_ns = vl_monotonic_ns();
-  if (status.code == VL_OK) status = walk_schedule(&walk);
-  run->failed_segment = walk.run.failed_segment;
-  if (status.code == VL_OK && rest > 0) status = run_tail(run, &walk);
-  engine_inputs_end_step(inputs);
-  walk_close(&walk, &status);
-  return status;
+  if (run->executable->schedule->transfers > 0) (void)interface->offload_stall_ns(run->device);
+  VL_TRY(run_programs(run, inputs, &step, whole, rest));
+  return defragment(run, result);
 }

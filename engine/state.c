@@ -180,9 +180,11 @@ static Status initialise(State *state, const StateEntry *entry, uint64_t seed) {
   return status;
 }
 
-static Status add_storage(State *state, const Executable *executable, const Storage *storage, uint64_t seed) {
+static Status add_storage(State *state, const Executable *executable, const Storage *storage, uint64_t seed,
+                          PlaceCursor *cursor) {
   AllocationRequest request = {.bytes = executable->storage_bytes[storage->id],
                                .category = engine_category_of(storage->role)};
+  if (storage->tier == TIER_DEVICE) engine_place_next(cursor, &request);
   StateEntry *entry = add_entry(state, storage);
   request.name = entry->storage.name;
   request.scope = entry->storage.scope;
@@ -198,19 +200,45 @@ static Status add_storage(State *state, const Executable *executable, const Stor
   return status;
 }
 
-Status vl_state_prepare(State *state, const Executable *executable, uint64_t seed, bool optimizer) {
+/* Whether State is to have a storage that it has not. */
+static bool is_missing(const State *state, const Storage *storage, bool optimizer) {
+  bool wanted = vl_role_is_persistent(storage->role) && (optimizer || storage->role != ROLE_OPTIMIZER);
+  return wanted && !engine_state_find(state, storage->name);
+}
+
+/* A region for what is missing. */
+static PlaceCursor plan_missing(const State *state, const Executable *executable, bool optimizer) {
   const Graph *graph = executable->program.graph;
+  int64_t bytes = 0;
   for (int32_t i = 0; i < graph->storage_count; i++) {
     const Storage *storage = graph->storages[i];
-    if (!vl_role_is_persistent(storage->role) || (storage->role == ROLE_OPTIMIZER && !optimizer)) continue;
-    const StateEntry *entry = engine_state_find(state, storage->name);
-    if (!entry) {
-      VL_TRY(add_storage(state, executable, storage, seed));
-    } else if (entry->storage.elements != storage->elements || entry->storage.dtype != storage->dtype) {
-      return vl_error(VL_INVALID, "%s has %lld elements in State and %lld in %s", storage->name,
-                      (long long)entry->storage.elements, (long long)storage->elements, graph->name);
+    if (storage->tier == TIER_DEVICE && is_missing(state, storage, optimizer))
+      bytes += engine_place_bytes(executable->storage_bytes[storage->id]);
+  }
+  return engine_place_begin(state->heap, bytes);
+}
+
+static Status check_present(const State *state, const Graph *graph, const Storage *storage) {
+  const StateEntry *entry = engine_state_find(state, storage->name);
+  if (!entry || (entry->storage.elements == storage->elements && entry->storage.dtype == storage->dtype))
+    return vl_ok();
+  return vl_error(VL_INVALID, "%s has %lld elements in State and %lld in %s", storage->name,
+                  (long long)entry->storage.elements, (long long)storage->elements, graph->name);
+}
+
+Status vl_state_prepare(State *state, const Executable *executable, uint64_t seed, bool optimizer) {
+  const Graph *graph = executable->program.graph;
+  PlaceCursor cursor = plan_missing(state, executable, optimizer);
+  for (int32_t i = 0; i < graph->storage_count; i++) {
+    const Storage *storage = graph->storages[i];
+    if (is_missing(state, storage, optimizer)) {
+      VL_TRY(add_storage(state, executable, storage, seed, &cursor));
+    } else if (vl_role_is_persistent(storage->role) && (storage->role != ROLE_OPTIMIZER || optimizer)) {
+      VL_TRY(check_present(state, graph, storage));
     }
   }
+  /* What copies to the offload tier went through has no place in any step. */
+  if (vl_heap_is_planned(state->heap) && state->offload_heap) (void)vl_heap_trim(state->heap);
   return vl_ok();
 }
 

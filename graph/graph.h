@@ -349,7 +349,11 @@ typedef struct Program {
   Retention retain;              /* of what forward saves */
   int64_t window_voxels;         /* inference: of the volume that windows slide over; 0: none is told */
   bool window_sums_on_host;      /* what they say of it is added up there, not on the device */
-  const char *allocation_policy; /* "caching" */
+  const char *allocation_policy; /* "caching"; with its options, as memory/memory.h has them: */
+  int64_t max_split_bytes;
+  double gc_threshold;
+  int32_t round_divisions;
+  bool defragment;               /* the heap is compacted between steps */
   const char *checkpoint_chosen; /* the value checkpoint=auto stands for here; NULL */
 } Program;
 

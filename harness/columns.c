@@ -208,6 +208,16 @@ static json_t *last_loss(const CellView *view, const Column *column, const char 
   return r->loss_count > 0 ? vl_json_real(r->losses[r->loss_count - 1]) : NULL;
 }
 
+static json_t *moved_field(const CellView *view, const Column *column, const char **reason) {
+  *reason = "nothing compacts between steps";
+  return field_value(view->result, column);
+}
+
+static json_t *unplanned_field(const CellView *view, const Column *column, const char **reason) {
+  *reason = view->result->unplanned_bytes == 0 ? "everything had its place" : "of allocator=planned only";
+  return field_value(view->result, column);
+}
+
 static json_t *offload_field(const CellView *view, const Column *column, const char **reason) {
   *reason = view->result->evicted_bytes >= 0 ? "nothing was waited for in a measured step"
                                              : "no step that offloads came to its end";
@@ -486,6 +496,18 @@ static const Column table[] = {
      RESULT(account.highest_bytes)},
     {"cached_free_bytes", "cached_free_bytes", "bytes", COLUMN_INTEGER,
      "reserved at the reserved peak, less what was allocated then", from_result, RESULT(cached_free_bytes)},
+    {"reserved_over_allocated", "reserved_over_allocated", "1", COLUMN_REAL,
+     "steady reserved peak over steady allocated peak", from_result, RESULT(reserved_over_allocated)},
+    {"fragmentation", "fragmentation", "1", COLUMN_REAL,
+     "1 - largest free block / all that is free, when a steady step had ended, highest", from_result,
+     RESULT(fragmentation)},
+    {"defragment_moved_bytes", "defragment_moved_bytes", "bytes", COLUMN_INTEGER,
+     "moved by the compaction after the last step", moved_field, RESULT(moved_bytes)},
+    {"unplanned_bytes", "unplanned_bytes", "bytes", COLUMN_INTEGER,
+     "of allocator=planned: most at once that had no place in the plan", unplanned_field,
+     RESULT(unplanned_bytes)},
+    {"unplanned_tensor", "unplanned_tensor", "", COLUMN_TEXT, "the largest of that", unplanned_field,
+     RESULT(unplanned_name)},
     {"saved_activation_bytes", "saved_activation_bytes", "bytes", COLUMN_INTEGER,
      "forward activations that backward reads, before any recomputation", from_result,
      RESULT(saved_activation_bytes)},

@@ -3,12 +3,15 @@
 
 #include <string.h>
 
-/* Least intrusive first: a line around the model that makes it faster too; the loss in parts, a line in its
- * place for a few operations; what forbids clipping and accumulation but costs no operations; another
- * optimizer, whose results are near enough; recomputation, by how much of the forward pass is repeated;
- * copies to host memory and back, which cost what the bus does; and leaving PyTorch. What is another training
- * is not offered. */
+/* Least intrusive first: an environment variable that changes no result; a line around the model that makes
+ * it faster too; the loss in parts, a line in its place for a few operations; what forbids clipping and
+ * accumulation but costs no operations; another optimizer, whose results are near enough; recomputation, by
+ * how much of the forward pass is repeated; copies to host memory and back, which cost what the bus does; and
+ * leaving PyTorch. What is another training is not offered. */
 static const FitStep ladder[] = {
+    {.item = "allocator=expandable",
+     .turn_on = "import os; os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\""
+                "  # before import torch"},
     {.item = "attention=fused"},
     {.item = "amp=bf16", .where = FIT_WITH_BF16},
     {.item = "amp=fp16",
@@ -24,6 +27,7 @@ static const FitStep ladder[] = {
     {.item = "offload=activations"},
     {.item = "offload=activations+optimizer"},
     {.item = "stack=vramlab",
+     .replaces = "allocator",
      .turn_on = "no equivalent: vramlab's own fused and in-place layers (vramlab list optimizations)"},
 };
 
@@ -34,6 +38,11 @@ const FitStep *vl_fit_ladder(int32_t *count) {
 
 /* The characters of an item's key. */
 static size_t key_length(const char *item) { return strcspn(item, "= \t\n"); }
+
+/* Whether a text that begins with a key of that length begins with another item's. */
+static bool is_key(const char *text, size_t length, const char *item) {
+  return length == key_length(item) && strncmp(text, item, length) == 0;
+}
 
 const char *vl_fit_turn_on(const FitStep *step) {
   char key[VL_NAME_BYTES];
@@ -53,13 +62,15 @@ double vl_rung_extra_flops(const Rung *rung) {
   return rung->recompute_flops > 0 && without > 0 ? (double)rung->recompute_flops / (double)without : 0.0;
 }
 
-/* The recipe with an item in the place of another value of its key; canonical. item NULL: as it is. */
-static Status join(const char *recipe, const char *item, char joined[VL_RECIPE_BYTES], Preserves *preserves) {
+/* The recipe with a step's item in the place of another value of its key; canonical. step NULL: as it is. */
+static Status join(const char *recipe, const FitStep *step, char joined[VL_RECIPE_BYTES],
+                   Preserves *preserves) {
   char text[2 * VL_RECIPE_BYTES] = "";
   size_t used = 0;
+  const char *item = step ? step->item : NULL;
   for (const char *at = strcmp(recipe, "baseline") == 0 ? "" : recipe; *at;) {
     size_t length = strcspn(at, " \t\n"), key = key_length(at);
-    bool replaced = item && key == key_length(item) && strncmp(at, item, key) == 0;
+    bool replaced = item && (is_key(at, key, item) || (step->replaces && is_key(at, key, step->replaces)));
     if (!replaced) used += (size_t)snprintf(text + used, sizeof text - used, "%.*s ", (int)length, at);
     at += length;
     at += strspn(at, " \t\n");
@@ -143,7 +154,7 @@ static Status climb_step(Runner *runner, const SuiteCell *start, const FitStep *
                  .flops_per_step = -1,
                  .recompute_flops = -1,
                  .parameters = -1};
-  VL_TRY(join(below->recipe, step->item, rung->recipe, &rung->preserves));
+  VL_TRY(join(below->recipe, step, rung->recipe, &rung->preserves));
   for (int32_t i = 0; i < fit->rung_count; i++) /* part of the recipe already, or tried on the same one */
     if (strcmp(rung->recipe, fit->rungs[i].recipe) == 0) return vl_ok();
   fit->rung_count++;
@@ -265,7 +276,7 @@ static Status search(Runner *runner, const SuiteCell *start, int64_t capacity_by
 static Status try_larger(Runner *runner, const SuiteCell *start, const FitStep *step, FitBatch *whole) {
   FitBatch with;
   Preserves preserves;
-  VL_TRY(join(whole->recipe, step->item, with.recipe, &preserves));
+  VL_TRY(join(whole->recipe, step, with.recipe, &preserves));
   if (strcmp(with.recipe, whole->recipe) == 0) return vl_ok();
   Status status = search(runner, start, start->spec.capacity_bytes, &with);
   if (status.code == VL_UNSUPPORTED || status.code == VL_INVALID)
@@ -280,7 +291,7 @@ static Status divide_step(Runner *runner, const SuiteCell *start, FitBatch *part
   Preserves preserves;
   json_t *record;
   VL_TRY(drop_excluded(start, part->recipe));
-  VL_TRY(join(part->recipe, "accumulate=auto", automatic, &preserves));
+  VL_TRY(join(part->recipe, &(FitStep){.item = "accumulate=auto"}, automatic, &preserves));
   VL_TRY(plan(runner, start, automatic, false, &record));
   Status status = ended_as(record, "ok") || ended_as(record, "oom") ? vl_ok() : no_answer(record, automatic);
   if (ended_as(record, "ok")) {
@@ -288,7 +299,7 @@ static Status divide_step(Runner *runner, const SuiteCell *start, FitBatch *part
     part->accumulate = vl_record_integer(record, "accumulate");
     part->needed_bytes = vl_record_integer(record, "needed_bytes");
     snprintf(item, sizeof item, "accumulate=%lld", (long long)part->accumulate);
-    status = join(automatic, item, part->recipe, &preserves);
+    status = join(automatic, &(FitStep){.item = item}, part->recipe, &preserves);
   }
   json_decref(record);
   return status;

@@ -142,17 +142,11 @@ static json_t *list_of(const double *values, int64_t count, const char *name, js
   return list;
 }
 
-static json_t *step_peaks(const CellResult *result) {
+/* Bytes of every step; values NULL: none are known. */
+static json_t *bytes_of_steps(const CellResult *result, const int64_t *values) {
   json_t *list = json_array();
-  for (int32_t i = 0; i < result->peak_count; i++)
-    json_array_append_new(list, json_integer((json_int_t)result->step_peak_bytes[i]));
-  return list;
-}
-
-static json_t *live_list(const CellResult *result) {
-  json_t *list = json_array();
-  for (int32_t i = 0; i < result->peak_count && result->live_bytes; i++)
-    json_array_append_new(list, json_integer((json_int_t)result->live_bytes[i]));
+  for (int32_t i = 0; i < result->peak_count && values; i++)
+    json_array_append_new(list, json_integer((json_int_t)values[i]));
   return list;
 }
 
@@ -246,8 +240,12 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
                       list_of(result->step_s, result->step_count, "step_times_s", reasons));
   json_object_set_new(record, "losses", list_of(result->losses, result->loss_count, "losses", reasons));
   json_object_set_new(record, "dice", list_of(result->dice, result->dice_count, "dice", reasons));
-  json_object_set_new(record, "step_peaks_bytes", step_peaks(result));
-  json_object_set_new(record, "live_bytes", live_list(result));
+  json_object_set_new(record, "step_peaks_bytes", bytes_of_steps(result, result->step_peak_bytes));
+  json_object_set_new(record, "live_bytes", bytes_of_steps(result, result->live_bytes));
+  json_object_set_new(record, "step_reserved_bytes", bytes_of_steps(result, result->step_reserved_bytes));
+  json_object_set_new(record, "step_fragmentation",
+                      list_of(result->step_fragmentation, result->step_fragmentation ? result->peak_count : 0,
+                              "step_fragmentation", reasons));
   json_object_set_new(record, "leaks", leak_list(result));
   set_monitors(record, result, reasons);
   json_object_set_new(record, "scopes", scope_list(result));

@@ -363,6 +363,10 @@ Status vl_results_write(const Store *store) {
                 (H5ColumnText){"peak_allocated_bytes", "bytes", "of every step, warm-up included"});
   write_numbers(&writer, store, "live", "live_bytes", "step",
                 (H5ColumnText){"allocated_bytes", "bytes", "when a step had ended, warm-up included"});
+  write_numbers(&writer, store, "step_reserved", "step_reserved_bytes", "step",
+                (H5ColumnText){"peak_reserved_bytes", "bytes", "of every step, warm-up included"});
+  write_numbers(&writer, store, "step_fragmentation", "step_fragmentation", "step",
+                (H5ColumnText){"fragmentation", "1", "when a step had ended, warm-up included"});
   write_monitors(&writer, store);
   write_numbers(&writer, store, "gradient_sketches", "monitor_gradient_sketch", "position",
                 (H5ColumnText){"sum", "1", "of all gradients with signs; 32 a step"});

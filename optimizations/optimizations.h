@@ -76,7 +76,7 @@ typedef struct Recipe {
 
 /* Parses a recipe; "" and "baseline" are the empty one. VL_INVALID names the key or value and the accepted
  * ones. stack=vramlab expands to our best with equal results: fuse=norm+bias-gelu, attention=fused,
- * dropout=redrawn, inplace=all, and so on. */
+ * dropout=redrawn, inplace=all, allocator=planned, and so on. */
 Status vl_recipe_parse(const char *text, Recipe *recipe) VL_CHECKED;
 /* Canonical text: equal recipes give equal text, "stack=pytorch" is left out, empty is "baseline". */
 void vl_recipe_format(const Recipe *recipe, char *text, size_t size);

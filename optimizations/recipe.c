@@ -6,7 +6,13 @@
 /* stack=vramlab: our best with equal results. A key given beside it overrides its part. */
 static const char *const stack_items[][2] = {
     {"fuse", "norm+bias-gelu"}, {"pool-index", "u8"}, {"attention", "fused"}, {"dropout", "redrawn"},
-    {"weights", "on-use"},      {"inplace", "all"},   {"concat", "in-place"}};
+    {"weights", "on-use"},      {"inplace", "all"},   {"concat", "in-place"}, {"allocator", "planned"}};
+
+/* What the stack says of a key: blocks that are to be moved have no planned places. */
+static const char *stack_value(const Recipe *recipe, size_t item) {
+  bool moved = strcmp(stack_items[item][0], "allocator") == 0 && vl_recipe_value(recipe, "defragment");
+  return moved ? "caching" : stack_items[item][1];
+}
 
 static Status unknown_key(const char *key) {
   char known[512] = "stack";
@@ -81,7 +87,7 @@ Status vl_recipe_parse(const char *text, Recipe *recipe) {
   }
   for (size_t i = 0; recipe->stack_vramlab && i < sizeof stack_items / sizeof *stack_items; i++) {
     if (vl_recipe_value(recipe, stack_items[i][0])) continue;
-    VL_TRY(insert(recipe, vl_optimization_find(stack_items[i][0]), stack_items[i][1]));
+    VL_TRY(insert(recipe, vl_optimization_find(stack_items[i][0]), stack_value(recipe, i)));
   }
   for (int32_t i = 0; i < recipe->count; i++) { /* values that no program could accept */
     const RecipeItem *item = &recipe->items[i];
@@ -102,7 +108,7 @@ const char *vl_recipe_value(const Recipe *recipe, const char *key) {
 static bool implied(const Recipe *recipe, const RecipeItem *item) {
   for (size_t i = 0; recipe->stack_vramlab && i < sizeof stack_items / sizeof *stack_items; i++) {
     if (strcmp(item->optimization->name, stack_items[i][0]) == 0) {
-      return strcmp(item->value, stack_items[i][1]) == 0;
+      return strcmp(item->value, stack_value(recipe, i)) == 0;
     }
   }
   return false;

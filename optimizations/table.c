@@ -31,6 +31,8 @@ static const Optimization *const table[] = {
     &optimization_retain_graph,
     &optimization_window_sums,
     &optimization_concat,
+    &optimization_allocator,
+    &optimization_defragment,
 };
 
 const Optimization *const *vl_optimization_all(int32_t *count) {

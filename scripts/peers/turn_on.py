@@ -22,7 +22,7 @@ decide where it goes:
   weight, epsilon   in the place of every layer norm
   channels          in the place of every batch norm and the ReLU after it
   nn.ReLU(...)      in the place of every nn.ReLU
-  only torch        once, before training: its own settings
+  only torch, os    once, before training: settings of torch and of the environment
 
 usage: .peer/bin/python scripts/peers/turn_on.py [--vramlab build/cpu/bin/vramlab] [--json] [NAME...]
 Exit code 1 when a line fails or does not keep its promise.
@@ -181,7 +181,7 @@ class Training:
         elif line.has("model") and not line.has("max_norm"):
             line.run(scope)
             self.model, self.optimizer = scope["model"], scope["optimizer"]
-        elif line.names == {"torch"} and not line.context:
+        elif line.names and line.names <= {"torch", "os"} and not line.context:
             line.run(scope)
         elif not (line.context or any(line.has(*names) for names in WITHIN_A_STEP)):
             raise NameError("none of its names says where it goes")

@@ -258,7 +258,7 @@ class Fit(ProgramTest):
     def test_rungs_say_what_plan_says(self):
         found = self.fit("--capacity", "1GiB", "--all")
         self.assertEqual((found["recipe"], found["rungs"][0]["recipe"]), ("baseline", "baseline"))
-        self.assertIn("amp=bf16", found["rungs"][2]["recipe"])
+        self.assertIn("amp=bf16", found["rungs"][3]["recipe"])
         for rung in found["rungs"]:
             planned = self.plan(rung["recipe"], "--capacity", "1GiB")
             for key in ("needed_bytes", "needed_low_bytes", "flops_per_step", "recompute_flops"):

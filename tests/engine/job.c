@@ -41,11 +41,12 @@ Status job_try_open(Job *job, const char *device, Program *program, const char *
   *job = (Job){0};
   Recipe recipe;
   Target target = {.ranks = 1};
-  HeapOptions options = {.policy = "caching", .capacity_bytes = capacity_bytes};
   job_device_open(device, &job->device);
   require_ok(vl_recipe_parse(recipe_text, &recipe));
   require_ok(vl_recipe_apply(&recipe, program, &target));
   VL_TRY(vl_executable_create(program, job->device, NULL, &job->executable));
+  HeapOptions options = vl_program_heap_options(vl_executable_program(job->executable));
+  options.capacity_bytes = capacity_bytes;
   job->tracker = vl_tracker_create(true);
   VL_TRY(vl_heap_create(job->device->interface->backing(job->device), &options, job->tracker, &job->heap));
   VL_TRY(open_offload_heap(job, offload_capacity_bytes));

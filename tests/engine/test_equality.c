@@ -179,6 +179,28 @@ static void results_are_bitwise_equal_within_accumulation(void **state) {
   assert_same_results(build_small_adamw, "accumulate=3", of_accumulation, COUNT(of_accumulation));
 }
 
+/* Wherever blocks lie, and when they are moved between steps: losses, gradients and State read from where
+ * they are then. */
+static void results_do_not_depend_on_the_allocator(void **state) {
+  (void)state;
+  static const char *const recipes[] = {
+      "allocator=planned",
+      "allocator=planned checkpoint=1",
+      "allocator=planned offload=activations+optimizer",
+      "allocator=caching:max-split=20MiB,round=4 defragment=every-step",
+      "allocator=expandable",
+      "allocator=expandable:round=8 defragment=every-step",
+      "allocator=expandable checkpoint=2 offload=optimizer defragment=every-step",
+      "defragment=every-step",
+  };
+  static const char *const sums[] = {"accumulate=3 allocator=planned",
+                                     "accumulate=3 allocator=planned offload=activations checkpoint=1",
+                                     "accumulate=3 allocator=expandable defragment=every-step"};
+  assert_same_results(build_small_dropout, "baseline", recipes, COUNT(recipes));
+  assert_same_results(build_bert, "baseline", recipes, COUNT(recipes));
+  assert_same_results(build_small_adamw, "accumulate=3", sums, COUNT(sums));
+}
+
 static void results_are_bitwise_equal_to_the_baseline_d3(void **state) {
   (void)state;
   assert_same_results(build_small, "baseline", of_baseline, COUNT(of_baseline));
@@ -390,6 +412,7 @@ static void fp32_activation_gradients_are_nearer_to_fp32(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(results_do_not_depend_on_the_allocator),
       cmocka_unit_test(results_are_bitwise_equal_to_the_baseline_d3),
       cmocka_unit_test(results_are_bitwise_equal_with_dropout_d1),
       cmocka_unit_test(results_are_bitwise_equal_with_adamw),

@@ -100,6 +100,16 @@ static void offloading_is_planned_event_for_event(void **state) {
   assert_plan_is_what_happens("amp=bf16 accumulate=2 checkpoint=1 offload=activations+optimizer");
 }
 
+static void every_policy_is_planned_event_for_event(void **state) {
+  (void)state;
+  assert_plan_is_what_happens("allocator=planned");
+  assert_plan_is_what_happens("allocator=expandable");
+  assert_plan_is_what_happens("allocator=expandable:round=4 defragment=every-step");
+  assert_plan_is_what_happens("allocator=caching:max-split=20MiB,round=4 defragment=every-step");
+  assert_plan_is_what_happens(
+      "allocator=planned amp=bf16 accumulate=2 checkpoint=1 offload=activations+optimizer");
+}
+
 /* The same through the cell, as `run` and `plan` do: the last step's timeline and every planned figure. */
 static void cells_agree_on_memory(void **state) {
   (void)state;
@@ -205,6 +215,7 @@ int main(void) {
       cmocka_unit_test(everything_is_planned_event_for_event),
       cmocka_unit_test(accumulation_is_planned_event_for_event),
       cmocka_unit_test(offloading_is_planned_event_for_event),
+      cmocka_unit_test(every_policy_is_planned_event_for_event),
       cmocka_unit_test(cells_agree_on_memory),
       cmocka_unit_test(two_full_steps_decide_whether_it_fits_a4),
   };

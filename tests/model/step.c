@@ -134,7 +134,7 @@ Status step_record_program(const StepSpec *spec, Program *program, Device *devic
   VL_TRY(vl_executable_create(program, device, NULL, &executable));
   record->recomputed = vl_executable_schedule(executable)->recompute_instances;
   Tracker *tracker = vl_tracker_create(false);
-  HeapOptions options = {.policy = vl_executable_program(executable)->allocation_policy};
+  HeapOptions options = vl_program_heap_options(vl_executable_program(executable));
   Heap *heap = NULL;
   Status status = vl_heap_create(device->interface->backing(device), &options, tracker, &heap);
   if (status.code == VL_OK) status = run_program(spec, executable, heap, tracker, &watch);

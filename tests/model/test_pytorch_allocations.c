@@ -21,7 +21,7 @@ static void assert_ok(Status status) {
 /* The second step's peak and split. */
 static Status plan_two_steps(Executable *executable, Device *device, MemoryStatistics *statistics) {
   Tracker *tracker = vl_tracker_create(false);
-  HeapOptions options = {.policy = vl_executable_program(executable)->allocation_policy};
+  HeapOptions options = vl_program_heap_options(vl_executable_program(executable));
   Heap *heap = NULL;
   Inputs *inputs = NULL;
   VL_TRY(vl_heap_create(device->interface->backing(device), &options, tracker, &heap));

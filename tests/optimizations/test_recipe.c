@@ -106,6 +106,24 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("loss-chunks=0", "loss-chunks", "0");
   assert_refused("loss-chunks=08", "loss-chunks=08", "leading zeros");
   assert_refused("loss-chunks=some", "loss-chunks", "some");
+  assert_refused("allocator=best-fit", "allocator=best-fit", "no such policy");
+  assert_refused("allocator=caching:", "an option is missing", "expandable");
+  assert_refused("allocator=caching:gc=0.5,", "an option is missing", "");
+  assert_refused("allocator=caching:gc", "key=value", "");
+  assert_refused("allocator=caching:size=4", "the options are max-split, gc and round", "");
+  assert_refused("allocator=caching:max-split=19MiB", "20MiB or more", "max_split_size_mb");
+  assert_refused("allocator=caching:max-split=big", "big", "");
+  assert_refused("allocator=caching:gc=1", "below 1", "share of the capacity");
+  assert_refused("allocator=caching:gc=0", "allocator", "gc=0.8");
+  assert_refused("allocator=caching:round=6", "power of two", "");
+  assert_refused("allocator=caching:round=128", "round", "64");
+  assert_refused("allocator=caching:gc=0.5,gc=0.6", "gc is given twice", "");
+  assert_refused("allocator=expandable:gc=0.5", "expandable takes no gc", "");
+  assert_refused("allocator=expandable:max-split=20MiB", "expandable takes no max-split",
+                 "never be used again");
+  assert_refused("allocator=planned:round=4", "planned has no options", "");
+  assert_refused("defragment=always", "defragment=always", "every-step");
+  assert_refused("allocator=planned defragment=every-step", "there is nothing to move", "");
   char text[600];
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = '\0';
@@ -179,6 +197,8 @@ static const char *const samples[][2] = {
     {"concat", "in-place"},
     {"precision", "tf32"},
     {"window-sums", "host"},
+    {"allocator", "expandable"},
+    {"defragment", "every-step"},
 };
 enum { SAMPLES = sizeof samples / sizeof *samples };
 
