@@ -243,4 +243,5 @@ void cell_tear_down(Cell *cell) {
   engine_feed_close(&cell->feed);
   engine_monitor_destroy(&cell->monitor);
   free(cell->marks);
+  free(cell->held);
 }

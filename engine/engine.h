@@ -232,13 +232,17 @@ typedef struct CellSpec {
 /* Defaults: device cpu, batch 1, warmup 1, steps 5, seed 0. */
 void vl_cell_spec_init(CellSpec *spec);
 
-/* One event of the last step's timeline, with names that outlive the run. */
+/* One event of the last step's timeline, with names that outlive the run. Before the step's own stand what
+ * was held when it began, segments first, as MEMORY_SEGMENT_HELD and MEMORY_HELD. */
 typedef struct TimelineEvent {
   int64_t time_ns; /* since the step began */
   int32_t action;  /* MemoryAction */
   int32_t category;
-  int64_t bytes, allocated_bytes, reserved_bytes;
-  int32_t segment; /* Segment of the instance it belongs to */
+  int64_t bytes, requested_bytes, allocated_bytes, reserved_bytes;
+  int64_t offset;       /* from the beginning of the heap's segment it lies in */
+  int32_t heap_segment; /* number of that, in order of reservation; -1: none */
+  int32_t segment;      /* Segment of the instance it belongs to */
+  int32_t stream;
   char name[VL_NAME_BYTES];
   char scope[VL_NAME_BYTES];
 } TimelineEvent;
