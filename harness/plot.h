@@ -104,5 +104,7 @@ Status vl_select_fragmentation(const PlotInput *input, const Workload *workload,
                                FigureData *out) VL_CHECKED;
 Status vl_select_checkpoint(const PlotInput *input, const Workload *workload, const char *options,
                             FigureData *out) VL_CHECKED;
+Status vl_select_monitors(const PlotInput *input, const Workload *workload, const char *options,
+                          FigureData *out) VL_CHECKED;
 
 #endif

@@ -16,6 +16,7 @@ static const Selection selections[] = {
     {"checkpoint", vl_select_checkpoint},
     {"heap-map", vl_select_heap_map},
     {"fragmentation", vl_select_fragmentation},
+    {"monitors", vl_select_monitors},
 };
 
 const Selection *vl_selection_find(const char *name) {
@@ -25,7 +26,8 @@ const Selection *vl_selection_find(const char *name) {
 }
 
 const char *vl_selection_names(void) {
-  return "series, categories, growth, recipes, timeline, parts, checkpoint, heap-map, fragmentation";
+  return "series, categories, growth, recipes, timeline, parts, checkpoint, heap-map, fragmentation, "
+         "monitors";
 }
 
 bool vl_option_text(const char *options, const char *key, char *text, size_t size) {
