@@ -67,6 +67,8 @@ Status cell_run_at_end(const CellSpec *spec, const CellObserver *observer, bool 
 
 /* ---- cell_setup.c ---- */
 
+/* The value of a case argument by name, or -1. */
+int64_t cell_argument(const Cell *cell, const char *name);
 /* The case's graph for so many samples under a recipe. */
 Status cell_build_program(Cell *cell, const Recipe *recipe, bool training, int64_t samples,
                           Program *program) VL_CHECKED;
