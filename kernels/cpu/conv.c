@@ -6,8 +6,10 @@
  * weights are the library's choice each time, and the weights' gradient keeps the parameter's layout where
  * the library can write it.
  *
- * Layouts decided, own kernels take over what they do faster: conv_pointwise.h, conv_weights.h. */
+ * Layouts decided, own kernels take over what they do faster: conv_pointwise.h, conv_weights.h. Those of few
+ * channels a group have wishes of their own: conv_narrow.h. */
 #include "kernels/cpu/batch_norm.h"
+#include "kernels/cpu/conv_narrow.h"
 #include "kernels/cpu/conv_pointwise.h"
 #include "kernels/cpu/conv_weights.h"
 #include "kernels/cpu/cpu.h"
@@ -136,6 +138,7 @@ static LayoutId wish(CpuDevice *device, LayoutId layout) {
 }
 
 static Status choose_forward(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  if (cpu_conv_narrow_choose(device, node, inputs, outputs)) return vl_ok();
   LayoutId x = wish(device, inputs[0]), y = wish(device, outputs[0]);
   LayoutId candidates[][OPERANDS] = {{x, LAYOUT_ANY, y != LAYOUT_ANY ? y : x},
                                      {x, LAYOUT_ANY, LAYOUT_ANY},
@@ -144,17 +147,30 @@ static Status choose_forward(CpuDevice *device, const Node *node, LayoutId *inpu
 }
 
 static Status choose_backward_data(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  if (cpu_conv_narrow_choose(device, node, inputs, outputs)) return vl_ok();
   LayoutId dy = wish(device, inputs[0]), dx = outputs[0] != LAYOUT_ANY ? outputs[0] : dy;
   LayoutId candidates[][OPERANDS] = {
       {dx, LAYOUT_ANY, dy}, {LAYOUT_ANY, LAYOUT_ANY, dy}, {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY}};
   return choose(device, node, &backward_data_kind, backward_data_sources, candidates, 3, inputs, outputs);
 }
 
+/* Weight gradients of volumes less deep than the window, in bf16 and in blocks, are wrong in oneDNN 3.2: of
+ * depth 2 the first channels already. In plain layouts they are right. */
+static bool is_wrong_in_blocks(const Node *node) {
+  const Tensor *x = node->inputs[0], *dw = node->outputs[0];
+  return x->rank == 5 && x->dtype == DTYPE_BF16 && x->shape[2] < dw->shape[2] &&
+         !cpu_conv_weights_takes(node);
+}
+
 static Status choose_backward_weights(CpuDevice *device, const Node *node, LayoutId *inputs,
                                       LayoutId *outputs) {
+  if (cpu_conv_narrow_choose(device, node, inputs, outputs)) return vl_ok();
   LayoutId x = inputs[0], dy = inputs[1], dw = outputs[0], family = wish(device, dy);
   for (int32_t i = CONV_WEIGHTS_MEAN; i < node->input_count; i++)
     inputs[i] = LAYOUT_PLAIN;
+  LayoutId plain[][OPERANDS] = {{LAYOUT_PLAIN, LAYOUT_ANY, LAYOUT_PLAIN}};
+  if (is_wrong_in_blocks(node))
+    return choose(device, node, &backward_weights_kind, backward_weights_sources, plain, 1, inputs, outputs);
   LayoutId candidates[][OPERANDS] = {{x, dw, dy},
                                      {x, LAYOUT_ANY, dy},
                                      {family, dw, family},
@@ -202,6 +218,29 @@ static Status prepare(CpuDevice *device, Kernel *kernel, const PrimitiveKind *ki
   return cpu_primitive_prepare(device, kernel, &spec, sources);
 }
 
+static const CpuOp narrow_forward = {.name = "conv",
+                                     .supports = supports,
+                                     .choose_layouts = choose_forward,
+                                     .prepare = cpu_conv_narrow_prepare,
+                                     .launch = cpu_conv_narrow_launch};
+static const CpuOp narrow_backward_data = {.name = "conv_backward_data",
+                                           .supports = supports,
+                                           .choose_layouts = choose_backward_data,
+                                           .prepare = cpu_conv_narrow_prepare,
+                                           .launch = cpu_conv_narrow_launch};
+static const CpuOp narrow_backward_weights = {.name = "conv_backward_weights",
+                                              .supports = supports,
+                                              .choose_layouts = choose_backward_weights,
+                                              .prepare = cpu_conv_narrow_prepare,
+                                              .launch = cpu_conv_narrow_launch};
+
+/* Whether `op`, its kind of these, has taken the kernel over. */
+static bool is_narrow(CpuDevice *device, Kernel *kernel, const CpuOp *op) {
+  if (!cpu_conv_narrow_applies(device, kernel)) return false;
+  kernel->op = op;
+  return true;
+}
+
 static const CpuOp own_forward = {.name = "conv",
                                   .supports = supports,
                                   .choose_layouts = choose_forward,
@@ -209,6 +248,7 @@ static const CpuOp own_forward = {.name = "conv",
                                   .launch = cpu_conv_pointwise_launch};
 
 static Status prepare_forward(CpuDevice *device, Kernel *kernel) {
+  if (is_narrow(device, kernel, &narrow_forward)) return cpu_conv_narrow_prepare(device, kernel);
   if (cpu_conv_pointwise_applies(device, kernel)) {
     kernel->op = &own_forward;
     return cpu_conv_pointwise_prepare(device, kernel);
@@ -223,6 +263,7 @@ static const CpuOp own_backward_data = {.name = "conv_backward_data",
                                         .launch = cpu_conv_pointwise_launch};
 
 static Status prepare_backward_data(CpuDevice *device, Kernel *kernel) {
+  if (is_narrow(device, kernel, &narrow_backward_data)) return cpu_conv_narrow_prepare(device, kernel);
   if (cpu_conv_pointwise_applies(device, kernel)) {
     kernel->op = &own_backward_data;
     return cpu_conv_pointwise_prepare(device, kernel);
@@ -287,6 +328,7 @@ static const CpuOp normalised_backward_weights = {
     build_normalised,        launch_normalised, destroy_normalised};
 
 static Status prepare_backward_weights(CpuDevice *device, Kernel *kernel) {
+  if (is_narrow(device, kernel, &narrow_backward_weights)) return cpu_conv_narrow_prepare(device, kernel);
   if (cpu_conv_weights_applies(device, kernel)) {
     kernel->op = &own_backward_weights;
     return cpu_conv_weights_prepare(device, kernel);

@@ -65,14 +65,19 @@ bool cpu_conv_has_instructions(bool bf16) {
 #endif
 }
 
-bool cpu_conv_weights_applies(CpuDevice *device, const Kernel *kernel) {
-  const Node *node = kernel->node;
+bool cpu_conv_weights_takes(const Node *node) {
   const Tensor *x = node->inputs[0], *dy = node->inputs[1], *dw = node->outputs[0];
   if (dw == NULL || x->rank < 4 || node->params.groups > 1) return false;
   if (x->dtype != dy->dtype || dw->dtype != DTYPE_F32) return false;
   if (x->dtype != DTYPE_F32 && x->dtype != DTYPE_BF16) return false;
   if (x->shape[1] % BLOCK != 0 || dy->shape[1] % (2 * BLOCK) != 0) return false;
-  if (!cpu_conv_has_instructions(x->dtype == DTYPE_BF16)) return false;
+  return cpu_conv_has_instructions(x->dtype == DTYPE_BF16);
+}
+
+bool cpu_conv_weights_applies(CpuDevice *device, const Kernel *kernel) {
+  const Node *node = kernel->node;
+  if (!cpu_conv_weights_takes(node)) return false;
+  const Tensor *x = node->inputs[0];
   LayoutId blocked = cpu_layout_blocked(device, x->rank, BLOCK);
   const char *weights = cpu_layout_name(device, kernel->outputs[0]);
   static const char *const known[] = {"ABcd16b16a", "BAcd16b16a", "ABcde16b16a", "BAcde16b16a"};

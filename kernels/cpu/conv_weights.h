@@ -11,6 +11,8 @@ bool cpu_conv_has_instructions(bool bf16);
 /* Inputs of the node: x, dy, and what x is to be normalised with, if it is: mean, var, gamma and beta. */
 enum { CONV_WEIGHTS_MEAN = 2 };
 
+/* Whether a conv_backward_weights node is one of these, in the layouts below. */
+bool cpu_conv_weights_takes(const Node *node);
 /* Whether a conv_backward_weights kernel, its layouts chosen, is one of these: f32 or bf16 in channel blocks
  * of 16, f32 gradient in blocks of 16 by 16, no groups, and a processor with the instructions. */
 bool cpu_conv_weights_applies(CpuDevice *device, const Kernel *kernel);
