@@ -32,21 +32,50 @@ static Status check_division(const Cell *cell) {
                   (long long)accumulate);
 }
 
-/* A data file's sequences end where they end, and attention must know where. */
-static Status decide_padding(Cell *cell) {
-  const CellSpec *spec = cell->spec;
-  if (!spec->data[0]) return vl_ok();
-  for (int32_t i = 0; i < spec->setting_count; i++) {
-    bool refuses = strncmp(spec->settings[i], "padding=", 8) == 0 && cell_argument(cell, "padding") == 0;
-    if (refuses)
-      return vl_error(
-          VL_INVALID,
-          "%s with --data: sequences of a data file end in padding, which attention must leave out "
-          "(padding=1, or say nothing)",
-          spec->settings[i]);
+/* What `list` finds of the cases that take an argument, for a message. */
+static void name_cases_with(const char *argument, char *names, size_t size) {
+  int32_t count;
+  const Case *const *all = vl_case_all(&count);
+  snprintf(names, size, "none");
+  for (int32_t c = 0, found = 0; c < count; c++) {
+    for (int32_t i = 0; i < all[c]->argument_count; i++) {
+      size_t used = found > 0 ? strlen(names) : 0;
+      if (strcmp(all[c]->arguments[i].name, argument) != 0 || used >= size) continue;
+      snprintf(names + used, size - used, "%s%s", found++ > 0 ? ", " : "", all[c]->name);
+    }
   }
-  set_argument(cell, "padding", 1);
+}
+
+static Status set_from_recipe(const RecipeItem *item, const Case *of, int64_t *values) {
+  const char *name = item->optimization->case_argument;
+  for (int32_t i = 0; i < of->argument_count; i++) {
+    const CaseArgument *argument = &of->arguments[i];
+    if (strcmp(argument->name, name) != 0) continue;
+    int64_t before = values[i];
+    VL_TRY(vl_parse_integer(name, item->value, argument->low, argument->high, &values[i]));
+    if (before == argument->default_value || before == values[i]) return vl_ok();
+    return vl_error(VL_INVALID, "%s is set to %lld, and the recipe says %s=%s", name, (long long)before, name,
+                    item->value);
+  }
+  char others[256];
+  name_cases_with(name, others, sizeof others);
+  return vl_error(VL_UNSUPPORTED, "%s=%s: case %s has no argument %s; cases that have it: %s",
+                  item->optimization->name, item->value, of->name, name, others);
+}
+
+Status vl_recipe_arguments(const Recipe *recipe, const Case *of, int64_t *values) {
+  for (int32_t i = 0; i < recipe->count; i++) {
+    if (recipe->items[i].optimization->case_argument) VL_TRY(set_from_recipe(&recipe->items[i], of, values));
+  }
   return vl_ok();
+}
+
+/* What the recipe says about arguments is accepted, or unsupported, which is a result. */
+static Status check_recipe_arguments(const Cell *cell) {
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  memcpy(values, cell->values, sizeof values);
+  Status status = vl_recipe_arguments(&cell->recipe, cell->workload, values);
+  return status.code == VL_UNSUPPORTED ? vl_ok() : status;
 }
 
 static Status check_spec(Cell *cell) {
@@ -66,19 +95,18 @@ static Status check_spec(Cell *cell) {
   for (int32_t i = 0; i < spec->setting_count; i++)
     settings[i] = spec->settings[i];
   VL_TRY(vl_case_arguments(cell->workload, spec->micro_batch, settings, spec->setting_count, cell->values));
-  VL_TRY(decide_padding(cell));
-  if (spec->data[0]) set_argument(cell, "volume", 0); /* there are real ones */
+  if (spec->data[0]) {
+    set_argument(cell, "padding", 1); /* its sequences end where they end */
+    set_argument(cell, "volume", 0);  /* there are real ones */
+  }
   VL_TRY(vl_recipe_parse(spec->recipe, &cell->recipe));
+  VL_TRY(check_recipe_arguments(cell));
   if (spec->steps < 1 || spec->steps > VL_MAX_STEPS) {
     return vl_error(VL_INVALID, "steps is %d; accepted: 1 to %d", spec->steps, VL_MAX_STEPS);
   }
   if (spec->warmup < 1 || spec->warmup > VL_MAX_STEPS) {
     return vl_error(VL_INVALID, "warmup is %d; accepted: 1 to %d (the first step also fills caches)",
                     spec->warmup, VL_MAX_STEPS);
-  }
-  if (spec->monitor && spec->warmup + spec->steps > VL_MAX_MONITORED_STEPS) {
-    return vl_error(VL_INVALID, "%d monitored steps; accepted: %d at most, since each keeps what it did",
-                    spec->warmup + spec->steps, VL_MAX_MONITORED_STEPS);
   }
   VL_TRY(check_division(cell));
   if (spec->capacity_bytes < 0 || spec->offload_capacity_bytes < 0)

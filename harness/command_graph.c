@@ -82,7 +82,10 @@ static Status print_graph(GraphCommand *command) {
   const Case *of = vl_case_find(spec->case_name);
   for (int32_t i = 0; i < spec->setting_count; i++)
     settings[i] = spec->settings[i];
+  Recipe recipe;
   VL_TRY(vl_case_arguments(of, spec->micro_batch, settings, spec->setting_count, values));
+  VL_TRY(vl_recipe_parse(spec->recipe, &recipe));
+  VL_TRY(vl_recipe_arguments(&recipe, of, values));
   VL_TRY(of->build(values, !spec->inference, &program));
   Status status = print_program(command, &program);
   vl_program_destroy(&program);

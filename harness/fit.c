@@ -244,6 +244,7 @@ static Status drop_excluded(const SuiteCell *cell, char recipe[VL_RECIPE_BYTES])
     settings[i] = cell->spec.settings[i];
   VL_TRY(vl_recipe_parse(recipe, &whole));
   VL_TRY(vl_case_arguments(of, of->arguments[0].low, settings, cell->spec.setting_count, values));
+  VL_TRY(vl_recipe_arguments(&whole, of, values));
   VL_TRY(of->build(values, true, &program));
   program.accumulate = 2;
   Recipe kept = {.stack_vramlab = whole.stack_vramlab};

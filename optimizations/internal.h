@@ -10,7 +10,8 @@ extern const Optimization optimization_accumulate, optimization_attention, optim
     optimization_loss_chunks, optimization_optimizer_state, optimization_dropout, optimization_layer_norm,
     optimization_inplace_abn, optimization_offload, optimization_window_sums, optimization_loss_scale,
     optimization_clip, optimization_accumulate_wrong, optimization_retain_graph, optimization_precision,
-    optimization_activation_gradients, optimization_concat, optimization_allocator, optimization_defragment;
+    optimization_activation_gradients, optimization_concat, optimization_allocator, optimization_defragment,
+    optimization_groups;
 
 /* VL_INVALID for a value that is not in the comma-separated list. */
 Status optimization_one_of(const Optimization *of, const char *value, const char *accepted) VL_CHECKED;

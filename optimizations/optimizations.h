@@ -45,6 +45,7 @@ typedef struct Optimization {
   const char *help;   /* one line */
   Phase phase;
   Preserves preserves;
+  const char *case_argument; /* PHASE_CASE: the argument of the case that the value is for */
   bool mistake; /* what people do wrong, made to be measured: never advice */
   /* VL_INVALID when the value is not accepted, VL_UNSUPPORTED with the reason when this program or the
    * recipe's other keys exclude it; changes nothing. `recipe` is the whole recipe. */

@@ -6,6 +6,7 @@
 
 /* In canonical order: phase first. A new optimization is a file and a line here. */
 static const Optimization *const table[] = {
+    &optimization_groups,
     &optimization_inplace_abn,
     &optimization_fuse,
     &optimization_pool_index,

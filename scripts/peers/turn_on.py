@@ -22,6 +22,7 @@ decide where it goes:
   weight, epsilon   in the place of every layer norm
   channels          in the place of every batch norm and the ReLU after it
   nn.ReLU(...)      in the place of every nn.ReLU
+  inputs, outputs   in the place of every convolution whose channels divide by four
   only torch, os    once, before training: settings of torch and of the environment
 
 usage: .peer/bin/python scripts/peers/turn_on.py [--vramlab build/cpu/bin/vramlab] [--json] [NAME...]
@@ -176,6 +177,9 @@ class Training:
             replace_modules(self.model, nn.ReLU, lambda relu: nn.Identity())
         elif line.has("weight", "epsilon"):
             replace_modules(self.model, nn.LayerNorm, lambda norm: Norm(norm, lambda at: line.run(dict(scope, **at))))
+        elif line.has("inputs", "outputs"):
+            replace_modules(self.model, nn.Conv2d, self.convolution)
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         elif "nn.ReLU" in line.text:
             replace_modules(self.model, nn.ReLU, lambda relu: line.run(dict(scope)))
         elif line.has("model") and not line.has("max_norm"):
@@ -185,6 +189,14 @@ class Training:
             line.run(scope)
         elif not (line.context or any(line.has(*names) for names in WITHIN_A_STEP)):
             raise NameError("none of its names says where it goes")
+
+    def convolution(self, before):
+        """Another convolution of the same shape, where it can be grouped."""
+        inputs, outputs = before.in_channels, before.out_channels
+        if inputs % 4 or outputs % 4:
+            return before
+        shape = dict(inputs=inputs, outputs=outputs, window=before.kernel_size, stride=before.stride)
+        return self.line.run(dict(self.scope, padding=before.padding, **shape))
 
     def step_in_backward(self):
         """An optimizer for every parameter, stepped by what the line registers."""
@@ -266,7 +278,7 @@ def check(entry, baselines):
         line = Line(text)
     except SyntaxError as error:
         return "broken", f"not Python: {error}"
-    kinds = [Convolutions] if line.has("channels") or "nn.ReLU" in text else [Transformer]
+    kinds = [Convolutions] if line.has("channels") or line.has("outputs") or "nn.ReLU" in text else [Transformer]
     found = []
     for kind in kinds:
         if kind not in baselines:

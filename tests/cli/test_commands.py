@@ -37,6 +37,16 @@ class Cells(ProgramTest):
         self.assertIsNone(planned["samples_per_s"])
         self.assertIn("samples_per_s", planned["null_reasons"])
 
+    def test_groups_are_checked_by_the_recipe_e1(self):
+        for groups in ("0", "-4", "04", "four"):
+            self.refuses("plan", *SMALL, "--recipe", f"groups={groups}", says=["groups"])
+        # An argument that the case does not have: a result, as everything unsupported.
+        record = strict_json(self.run_program("plan", *SMALL, "--recipe", "groups=4", "--json", code=1).stdout)
+        self.assertEqual(record["status"], "unsupported")
+        self.assertIn("case resnet50 has no argument groups", record["error"])
+        suite = self.suite("name: grouped\ncells:\n  - case: resnet50\n    batch: 2\n    recipe: groups=0\n")
+        self.refuses("plan", suite, says=["suite.yaml", "groups"])
+
     def test_accumulation_divides_the_batch_f4(self):
         bert = ["--case", "bert-base", "--set", "sequence=16", "--set", "layers=1", "--set", "hidden=32", "--set", "heads=4",
                 "--set", "vocabulary=61", "--steps", "2"]
@@ -94,7 +104,7 @@ class Usage(ProgramTest):
         self.refuses("runn", says="runn")
 
     def test_help_everywhere(self):
-        for command in ("list", "run", "plan", "max-batch", "fit", "replay", "graph", "report", "claims", "plot", "doctor"):
+        for command in ("list", "run", "plan", "max-batch", "fit", "graph", "report", "claims", "plot", "doctor"):
             self.assertIn("--help", self.run_program(command, "--help").stdout + "--help")
         self.assertIn("max-batch", self.run_program("help").stdout)
         self.assertIn("vramlab", self.run_program("--version").stdout)
@@ -198,7 +208,7 @@ class Lists(ProgramTest):
         self.assertIn("checkpoint", [entry["name"] for entry in found["optimizations"]])
         self.assertIn("quick", self.run_program("list", "suites").stdout)
         for synonym, name in (("bitsandbytes", "optimizer-state"), ("cut cross entropy", "loss-chunks"), ("LOMO", "update"),
-                              ("requires_grad", "freeze")):
+                              ("requires_grad", "freeze"), ("ResNeXt", "groups")):
             found = strict_json(self.run_program("list", synonym, "--json").stdout)
             self.assertIn(name, [entry["name"] for entry in found["optimizations"]])
         self.refuses("list", "flux capacitor", says="flux capacitor")

@@ -272,6 +272,59 @@ static void every_fault_names_its_place(void **state) {
   free(text);
 }
 
+/* A convolution as text, its groups set to another number than its weights were made for. */
+static Status read_groups(int64_t groups, int64_t built, Graph **graph) {
+  Graph *made = vl_graph_create("groups");
+  Tensor *x = vl_graph_tensor(made, "x", ROLE_INPUT, DTYPE_F32, 5, (int64_t[]){1, 8, 4, 4, 4}), *y;
+  Tensor *w = vl_graph_parameter(made, "w", ROLE_PARAMETER, DTYPE_F32, 5, (int64_t[]){12, 8 / built, 3, 3, 3},
+                                 (Init){0});
+  expect_ok(vl_conv(made, x, w, 1, 1, built, &y));
+  made->nodes[0]->params.groups = groups;
+  char *text = write_text(made);
+  Status status = vl_graph_read_json(text, strlen(text), graph);
+  free(text);
+  vl_graph_destroy(&made);
+  return status;
+}
+
+/* Fault case E1: a graph that is read has its groups checked as one that is built. */
+static void groups_that_are_read_divide_both_channel_counts_e1(void **state) {
+  (void)state;
+  static const int64_t accepted[] = {4, 1}, refused[] = {3, 8, 12, 0, -4};
+  Graph *graph;
+  for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
+    expect_ok(read_groups(accepted[i], accepted[i], &graph));
+    assert_int_equal(vl_graph_parameter_count(graph), 12 * 8 / accepted[i] * 27);
+    vl_graph_destroy(&graph);
+  }
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    char numbers[64];
+    snprintf(numbers, sizeof numbers, "groups = %lld ", (long long)refused[i]);
+    Status status = read_groups(refused[i], 4, &graph);
+    assert_int_equal(status.code, VL_INVALID);
+    assert_non_null(strstr(status.message, numbers));
+    assert_non_null(strstr(status.message, "input 8 and output 12"));
+    assert_null(graph);
+  }
+}
+
+/* Fault case E2: what is read divides by the groups once. */
+static void groups_that_are_read_are_divided_once_e2(void **state) {
+  (void)state;
+  Graph *made = vl_graph_create("counts"), *graph;
+  Tensor *x = vl_graph_tensor(made, "x", ROLE_INPUT, DTYPE_F32, 5, (int64_t[]){1, 16, 8, 8, 8}), *y;
+  Tensor *w =
+      vl_graph_parameter(made, "w", ROLE_PARAMETER, DTYPE_F32, 5, (int64_t[]){32, 4, 3, 3, 3}, (Init){0});
+  expect_ok(vl_conv(made, x, w, 1, 1, 4, &y));
+  char *text = write_text(made);
+  expect_ok(vl_graph_read_json(text, strlen(text), &graph));
+  assert_int_equal(vl_graph_parameter_count(graph), 3456);
+  assert_int_equal(vl_node_flops(graph->nodes[0]), 2 * 1769472);
+  free(text);
+  vl_graph_destroy(&graph);
+  vl_graph_destroy(&made);
+}
+
 static void text_that_is_no_json_is_refused(void **state) {
   (void)state;
   expect_refused("", "line 1");
@@ -431,6 +484,8 @@ int main(void) {
       cmocka_unit_test(storages_follow_the_op),
       cmocka_unit_test(outputs_do_not_share_a_storage),
       cmocka_unit_test(every_fault_names_its_place),
+      cmocka_unit_test(groups_that_are_read_divide_both_channel_counts_e1),
+      cmocka_unit_test(groups_that_are_read_are_divided_once_e2),
       cmocka_unit_test(text_that_is_no_json_is_refused),
       cmocka_unit_test(mutated_bytes_do_not_crash),
       cmocka_unit_test(mutated_values_do_not_crash),

@@ -176,6 +176,7 @@ static const char *const samples[][2] = {
     {"fuse", "residual-norm"},
     {"pool-index", "u8"},
     {"freeze", "embeddings"},
+    {"groups", "4"},
     {"loss-chunks", "4"},
     {"amp", "fp16"},
     {"loss-scale", "off"},
