@@ -1,10 +1,10 @@
 #include "cases/cases.h"
 #include <string.h>
 
-extern const Case case_resnet50, case_bert_base, case_bert_large;
+extern const Case case_resnet50, case_bert_base, case_bert_large, case_unet3d;
 
 /* Every workload; a new one is a file and a line here. */
-static const Case *const cases[] = {&case_resnet50, &case_bert_base, &case_bert_large};
+static const Case *const cases[] = {&case_resnet50, &case_bert_base, &case_bert_large, &case_unet3d};
 
 const Case *const *vl_case_all(int32_t *count) {
   *count = (int32_t)(sizeof cases / sizeof(Case *));

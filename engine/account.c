@@ -3,29 +3,12 @@
  * again counts from the first node of backward that needs any of its segment. No schedule is walked, no block
  * handed out and nothing counted while it runs, so that what a step really takes can be held against it. Two
  * simplifications: while a segment is made again nothing but its result counts, and blocks are rounded up but
- * leave no rests. Programs that offload are not reckoned, since what is away depends on where copies stand in
- * the schedule, nor those that retain what nobody needs. */
-#include "engine/internal.h"
+ * leave no rests. Programs that retain what nobody needs are not reckoned. */
+#include "engine/account.h"
 #include <stdlib.h>
 #include <string.h>
 
-/* An interval of positions; empty when first > last. */
-typedef struct Life {
-  int32_t first, last;
-} Life;
-
 static const Life never = {INT32_MAX, -1};
-
-typedef struct Account {
-  const Executable *executable;
-  const Graph *graph;
-  Life *kept;         /* by storage: what the forward pass or backward itself makes */
-  Life *again;        /* by storage: what recomputation makes */
-  int32_t *replay_at; /* by checkpoint segment: the node that first needs some of it, -1: none yet */
-  bool *replayed;     /* by node position: part of what is made again then */
-  bool *walked;       /* the same, in this turn */
-  MemoryAccount *result;
-} Account;
 
 static void reach(Life *life, int32_t at) {
   if (at < life->first) life->first = at;
@@ -43,6 +26,18 @@ static bool is_dropped(const Tensor *tensor) {
   const Node *producer = tensor->producer;
   return producer && producer->segment == SEGMENT_FORWARD &&
          (producer->checkpoint_segment > 0 || producer->recompute_on_use);
+}
+
+/* A node of forward, or after it, touches what is kept. */
+static void use(Account *account, const Storage *storage, int32_t at) {
+  reach(&account->kept[storage->id], at);
+  account->last_use[storage->id] = at;
+}
+
+static void use_later(Account *account, const Storage *storage, int32_t at) {
+  int32_t *next_use = &account->next_use[storage->id];
+  reach(&account->kept[storage->id], at);
+  if (*next_use < 0 || at < *next_use) *next_use = at;
 }
 
 static void need(Account *account, const Tensor *tensor, int32_t at);
@@ -67,13 +62,14 @@ static void need(Account *account, const Tensor *tensor, int32_t at) {
   tensor = shown(tensor);
   const Storage *storage = tensor->storage;
   if (!is_dropped(tensor)) {
-    reach(&account->kept[storage->id], at);
+    use_later(account, storage, at);
     return;
   }
   const Node *producer = tensor->producer;
   int32_t segment = producer->checkpoint_segment;
   Life *life = &account->again[storage->id];
-  bool first = life->last < 0;
+  bool first = !account->asked[tensor->id];
+  account->asked[tensor->id] = true;
   reach(life, at);
   if (segment > 0 && account->replay_at[segment] < 0) account->replay_at[segment] = at;
   if (segment > 0 && !producer->recompute_on_use) replay(account, producer);
@@ -86,22 +82,26 @@ static void need(Account *account, const Tensor *tensor, int32_t at) {
 }
 
 static void visit(Account *account, const Node *node) {
+  bool forward = node->segment == SEGMENT_FORWARD;
   for (int32_t i = 0; i < node->input_count; i++) {
     if (!node->inputs[i]) continue;
-    if (node->segment == SEGMENT_FORWARD)
-      reach(&account->kept[node->inputs[i]->storage->id], node->position);
+    if (forward)
+      use(account, node->inputs[i]->storage, node->position);
     else
       need(account, node->inputs[i], node->position);
   }
   for (int32_t i = 0; i < node->output_count; i++)
-    if (node->outputs[i]) reach(&account->kept[node->outputs[i]->storage->id], node->position);
+    if (node->outputs[i]) (forward ? use : use_later)(account, node->outputs[i]->storage, node->position);
 }
 
 static void walk(Account *account) {
   const Graph *graph = account->graph;
-  for (int32_t i = 0; i < graph->storage_count; i++)
+  for (int32_t i = 0; i < graph->storage_count; i++) {
     account->kept[i] = account->again[i] = never;
+    account->last_use[i] = account->next_use[i] = -1;
+  }
   memset(account->walked, 0, (size_t)graph->node_count);
+  memset(account->asked, 0, (size_t)graph->tensor_count);
   for (int32_t i = 0; i < graph->node_count; i++)
     if (!vl_node_is_view(graph->nodes[i])) visit(account, graph->nodes[i]);
 }
@@ -133,9 +133,13 @@ static void prolong(Account *account) {
   }
 }
 
-static bool is_given(const Storage *storage) {
-  return vl_role_is_persistent(storage->role) || storage->role == ROLE_INPUT;
+/* Whether a storage comes and goes within the step. */
+static bool is_made(const Storage *storage) {
+  return !vl_role_is_persistent(storage->role) && storage->role != ROLE_INPUT;
 }
+
+/* Whether it is on the device throughout. */
+static bool is_given(const Storage *storage) { return !is_made(storage) && storage->tier == TIER_DEVICE; }
 
 static int64_t rounded(int64_t bytes) {
   return (bytes + VL_BLOCK_BYTES - 1) / VL_BLOCK_BYTES * VL_BLOCK_BYTES;
@@ -149,8 +153,10 @@ static int64_t workspace_at(const Account *account, const Node *node) {
   return apart ? 0 : interface->workspace_bytes(kernel);
 }
 
+static bool is_there(const Life *life) { return life->first <= life->last; }
+
 static void add_life(int64_t *change, const Life *life, int64_t bytes) {
-  if (life->first > life->last) return;
+  if (!is_there(life)) return;
   change[life->first] += bytes;
   change[life->last + 1] -= bytes;
 }
@@ -176,10 +182,9 @@ static int32_t find_peak(const Account *account, const Life *parts) {
   int64_t *change = vl_allocate(((size_t)graph->node_count + 1) * sizeof *change);
   for (int32_t i = 0; i < graph->storage_count; i++) {
     int64_t bytes = rounded(account->executable->storage_bytes[i]);
-    if (is_given(graph->storages[i])) {
-      given += bytes;
-      continue;
-    }
+    if (is_given(graph->storages[i])) given += bytes;
+    add_life(change, &account->fetched[i], bytes);
+    if (!is_made(graph->storages[i])) continue;
     add_life(change, &account->kept[i], bytes);
     add_life(change, &account->again[i], bytes);
     add_life(change, &parts[i], bytes);
@@ -273,11 +278,12 @@ static void add_live(Account *account, int32_t i, const Life *part, int32_t at) 
   bool accumulates = account->executable->program.accumulate > 1;
   char name[VL_NAME_BYTES];
   if (kept->first <= at && at <= kept->last) {
+    bool leaves = is_there(&account->fetched[i]) && at > account->last_use[i];
     if (storage->role == ROLE_GRADIENT) {
       add_term(account->result, category,
                accumulates ? "sums over micro-batches" : "complete or in the making", bytes);
     } else {
-      write_maker(storage, name, forward ? "saved:" : "passing:");
+      write_maker(storage, name, leaves ? "leaving:" : forward ? "saved:" : "passing:");
       add_term(account->result, category, name, bytes);
     }
   }
@@ -289,6 +295,19 @@ static void add_live(Account *account, int32_t i, const Life *part, int32_t at) 
     add_term(account->result, category, "of this micro-batch", bytes);
 }
 
+/* What is back from the offload tier. */
+static void add_fetched(Account *account, int32_t i, int32_t at) {
+  const Storage *storage = account->graph->storages[i];
+  const Life *fetched = &account->fetched[i];
+  char name[VL_NAME_BYTES];
+  if (at < fetched->first || at > fetched->last) return;
+  if (is_made(storage))
+    write_maker(storage, name, "fetched:");
+  else
+    snprintf(name, sizeof name, "fetched: %.40s", last_part(storage->name));
+  add_term(account->result, engine_category_of(storage->role), name, account->executable->storage_bytes[i]);
+}
+
 static void describe_moment(Account *account, const Life *parts, int32_t at) {
   const Node *node = account->graph->nodes[at];
   MemoryAccount *result = account->result;
@@ -297,8 +316,10 @@ static void describe_moment(Account *account, const Life *parts, int32_t at) {
   snprintf(result->op, sizeof result->op, "%s", node->op->name);
   snprintf(result->scope, sizeof result->scope, "%s", node->scope);
   add_given(account);
-  for (int32_t i = 0; i < account->graph->storage_count; i++)
-    if (!is_given(account->graph->storages[i])) add_live(account, i, &parts[i], at);
+  for (int32_t i = 0; i < account->graph->storage_count; i++) {
+    if (is_made(account->graph->storages[i])) add_live(account, i, &parts[i], at);
+    add_fetched(account, i, at);
+  }
   snprintf(name, sizeof name, "%.*s", VL_NAME_BYTES - 1, node->op->name);
   add_term(result, MEMORY_WORKSPACE, name, workspace_at(account, node));
 }
@@ -315,7 +336,7 @@ void vl_executable_account(const Executable *executable, int64_t place, MemoryAc
   int32_t segments = 0;
   *result = (MemoryAccount){0};
   bool retains = executable->program.retain != RETAIN_NOTHING;
-  if (graph->node_count == 0 || executable->schedule->transfers > 0 || retains) {
+  if (graph->node_count == 0 || retains) {
     for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
       result->by_category[c] = -1;
     result->highest_bytes = -1;
@@ -327,9 +348,13 @@ void vl_executable_account(const Executable *executable, int64_t place, MemoryAc
                      .graph = graph,
                      .kept = no_lives(graph->storage_count),
                      .again = no_lives(graph->storage_count),
+                     .fetched = no_lives(graph->storage_count),
+                     .last_use = vl_allocate(((size_t)graph->storage_count + 1) * sizeof(int32_t)),
+                     .next_use = vl_allocate(((size_t)graph->storage_count + 1) * sizeof(int32_t)),
                      .replay_at = vl_allocate(((size_t)segments + 1) * sizeof(int32_t)),
                      .replayed = vl_allocate((size_t)graph->node_count),
                      .walked = vl_allocate((size_t)graph->node_count),
+                     .asked = vl_allocate((size_t)graph->tensor_count),
                      .result = result};
   memset(account.replay_at, -1, ((size_t)segments + 1) * sizeof(int32_t));
   walk(&account);
@@ -337,6 +362,7 @@ void vl_executable_account(const Executable *executable, int64_t place, MemoryAc
   Life *parts = no_lives(graph->storage_count);
   for (int32_t i = 0; i < graph->storage_count; i++)
     parts[i] = part_of(&account, graph->storages[i]);
+  account_offload(&account);
   prolong(&account);
   int32_t peak = find_peak(&account, parts);
   describe_moment(&account, parts, place >= 0 && place < graph->node_count ? (int32_t)place : peak);
@@ -344,9 +370,13 @@ void vl_executable_account(const Executable *executable, int64_t place, MemoryAc
                          result);
   free(account.kept);
   free(account.again);
+  free(account.fetched);
+  free(account.last_use);
+  free(account.next_use);
   free(account.replay_at);
   free(account.replayed);
   free(account.walked);
+  free(account.asked);
   free(parts);
 }
 

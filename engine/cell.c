@@ -32,6 +32,23 @@ static Status check_division(const Cell *cell) {
                   (long long)accumulate);
 }
 
+/* A data file's sequences end where they end, and attention must know where. */
+static Status decide_padding(Cell *cell) {
+  const CellSpec *spec = cell->spec;
+  if (!spec->data[0]) return vl_ok();
+  for (int32_t i = 0; i < spec->setting_count; i++) {
+    bool refuses = strncmp(spec->settings[i], "padding=", 8) == 0 && cell_argument(cell, "padding") == 0;
+    if (refuses)
+      return vl_error(
+          VL_INVALID,
+          "%s with --data: sequences of a data file end in padding, which attention must leave out "
+          "(padding=1, or say nothing)",
+          spec->settings[i]);
+  }
+  set_argument(cell, "padding", 1);
+  return vl_ok();
+}
+
 /* What `list` finds of the cases that take an argument, for a message. */
 static void name_cases_with(const char *argument, char *names, size_t size) {
   int32_t count;
@@ -95,10 +112,8 @@ static Status check_spec(Cell *cell) {
   for (int32_t i = 0; i < spec->setting_count; i++)
     settings[i] = spec->settings[i];
   VL_TRY(vl_case_arguments(cell->workload, spec->micro_batch, settings, spec->setting_count, cell->values));
-  if (spec->data[0]) {
-    set_argument(cell, "padding", 1); /* its sequences end where they end */
-    set_argument(cell, "volume", 0);  /* there are real ones */
-  }
+  VL_TRY(decide_padding(cell));
+  if (spec->data[0]) set_argument(cell, "volume", 0); /* there are real ones */
   VL_TRY(vl_recipe_parse(spec->recipe, &cell->recipe));
   VL_TRY(check_recipe_arguments(cell));
   if (spec->steps < 1 || spec->steps > VL_MAX_STEPS) {
@@ -107,6 +122,10 @@ static Status check_spec(Cell *cell) {
   if (spec->warmup < 1 || spec->warmup > VL_MAX_STEPS) {
     return vl_error(VL_INVALID, "warmup is %d; accepted: 1 to %d (the first step also fills caches)",
                     spec->warmup, VL_MAX_STEPS);
+  }
+  if (spec->monitor && spec->warmup + spec->steps > VL_MAX_MONITORED_STEPS) {
+    return vl_error(VL_INVALID, "%d monitored steps; accepted: %d at most, since each keeps what it did",
+                    spec->warmup + spec->steps, VL_MAX_MONITORED_STEPS);
   }
   VL_TRY(check_division(cell));
   if (spec->capacity_bytes < 0 || spec->offload_capacity_bytes < 0)

@@ -1,5 +1,6 @@
 /* Shared by the files of a cell: cell.c runs one, cell_setup.c makes what it runs on, cell_steps.c runs its
- * steps and takes their figures, cell_divide.c finds accumulate=auto. */
+ * steps and takes their figures, cell_timeline.c keeps the events of the last, cell_divide.c finds
+ * accumulate=auto. */
 #ifndef VRAMLAB_ENGINE_CELL_H
 #define VRAMLAB_ENGINE_CELL_H
 
@@ -49,6 +50,8 @@ typedef struct Cell {
   Mark *marks;
   int64_t mark_count, mark_capacity;
   bool marks_segments; /* in this step, for the timeline */
+  TimelineEvent *held; /* what the timeline begins with */
+  int64_t held_count;
 } Cell;
 
 /* ---- cell.c ---- */
@@ -64,6 +67,8 @@ Status cell_run_at_end(const CellSpec *spec, const CellObserver *observer, bool 
 
 /* ---- cell_setup.c ---- */
 
+/* The value of a case argument by name, or -1. */
+int64_t cell_argument(const Cell *cell, const char *name);
 /* The case's graph for so many samples under a recipe. */
 Status cell_build_program(Cell *cell, const Recipe *recipe, bool training, int64_t samples,
                           Program *program) VL_CHECKED;
@@ -90,6 +95,15 @@ void cell_take_driver(Cell *cell);
 void cell_measure_tracker(Cell *cell);
 /* The loss scale and the steps it skipped. */
 Status cell_take_scaler(Cell *cell) VL_CHECKED;
+
+/* ---- cell_timeline.c ---- */
+
+/* Begins the timeline of a step with what is held now. */
+void cell_begin_timeline(Cell *cell);
+/* An instance was launched: the events up to here are those of its segment. */
+void cell_mark_segment(Cell *cell, const Instance *instance);
+/* Puts what was held and the events since into the result. */
+void cell_end_timeline(Cell *cell);
 
 /* ---- cell_divide.c ---- */
 

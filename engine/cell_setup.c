@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The value of a case argument by name, or -1. */
-static int64_t argument(const Cell *cell, const char *name) {
+int64_t cell_argument(const Cell *cell, const char *name) {
   for (int32_t i = 0; i < cell->workload->argument_count; i++) {
     if (strcmp(cell->workload->arguments[i].name, name) == 0) return cell->values[i];
   }
@@ -68,7 +67,7 @@ static void describe_program(Cell *cell) {
   CellResult *result = cell->result;
   const Program *program = vl_executable_program(cell->executable);
   result->parameters = vl_graph_parameter_count(program->graph);
-  result->tokens_per_sample = argument(cell, "sequence");
+  result->tokens_per_sample = cell_argument(cell, "sequence");
   result->accumulate = program->accumulate;
   result->global_batch = cell->spec->global_batch;
   if (result->global_batch == 0) result->global_batch = result->micro_batch * result->accumulate;
@@ -198,6 +197,7 @@ Status cell_set_up(Cell *cell) {
   VL_TRY(open_offload_heap(cell));
   cell->state = vl_state_create(cell->device, cell->heap);
   vl_state_use_offload_heap(cell->state, cell->offload_heap);
+  vl_state_set_vocabulary(cell->state, engine_feed_vocabulary(cell->feed));
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, false));
   VL_TRY(vl_inputs_create(cell->executable, cell->device, cell->heap, &cell->inputs));
   if (cell_window_samples(cell, 0) >= spec->micro_batch)
@@ -244,4 +244,5 @@ void cell_tear_down(Cell *cell) {
   engine_feed_close(&cell->feed);
   engine_monitor_destroy(&cell->monitor);
   free(cell->marks);
+  free(cell->held);
 }

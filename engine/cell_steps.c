@@ -32,19 +32,9 @@ static Inputs *choose_programs(Cell *cell, int64_t samples) {
   return alone ? tail->inputs : cell->inputs;
 }
 
-static void mark_segment(Cell *cell, const Run *run, const Instance *instance) {
-  if (cell->mark_count == cell->mark_capacity) {
-    cell->mark_capacity = cell->mark_capacity ? 2 * cell->mark_capacity : 1024;
-    cell->marks = vl_reallocate(cell->marks, (size_t)cell->mark_capacity * sizeof *cell->marks);
-  }
-  int64_t events = 0;
-  vl_tracker_events(run->tracker, &events);
-  cell->marks[cell->mark_count++] = (Mark){events, instance->node->segment};
-}
-
 static void observe(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs) {
   Cell *cell = context;
-  if (cell->marks_segments) mark_segment(cell, run, instance);
+  if (cell->marks_segments) cell_mark_segment(cell, instance);
   if (cell->monitor) engine_monitor_observe(cell->monitor, run, instance, outputs);
 }
 
@@ -114,31 +104,6 @@ static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *ste
     return vl_error(VL_INTERRUPTED, "stopped after step %d of %d", index + 1, total);
   }
   return vl_ok();
-}
-
-static void keep_timeline(Cell *cell) {
-  int64_t count = 0, mark = 0;
-  const MemoryEvent *events = vl_tracker_events(cell->tracker, &count);
-  CellResult *result = cell->result;
-  result->timeline = vl_allocate((size_t)(count + 1) * sizeof *result->timeline);
-  result->timeline_count = count;
-  for (int64_t i = 0; i < count; i++) {
-    /* A mark is set after the launch: the releases that follow it are still its instance's. */
-    bool is_release = events[i].action == MEMORY_RELEASE;
-    while (mark + 1 < cell->mark_count &&
-           (cell->marks[mark + 1].event_count <= i || (cell->marks[mark].event_count <= i && !is_release)))
-      mark++;
-    TimelineEvent *to = &result->timeline[i];
-    *to = (TimelineEvent){.time_ns = events[i].time_ns - events[0].time_ns,
-                          .action = (int32_t)events[i].action,
-                          .category = (int32_t)events[i].category,
-                          .bytes = events[i].bytes,
-                          .allocated_bytes = events[i].allocated_bytes,
-                          .reserved_bytes = events[i].reserved_bytes,
-                          .segment = cell->mark_count ? (int32_t)cell->marks[mark].segment : 0};
-    snprintf(to->name, sizeof to->name, "%s", events[i].name ? events[i].name : "");
-    snprintf(to->scope, sizeof to->scope, "%s", events[i].scope ? events[i].scope : "");
-  }
 }
 
 /* A spike in one step must be seen with its step (a new shape, a new algorithm), so each has a peak of its
@@ -217,8 +182,7 @@ Status cell_run_steps(Cell *cell) {
     bool last = i == total - 1;
     int64_t events_before = vl_tracker_event_count(cell->tracker);
     if (last && spec->timeline) {
-      vl_tracker_keep_events(cell->tracker, true);
-      cell->marks_segments = true;
+      cell_begin_timeline(cell);
       cell->run.observe = observe;
     }
     VL_TRY(one_step(cell, i, total, &step));
@@ -231,10 +195,7 @@ Status cell_run_steps(Cell *cell) {
   }
   take_offload(cell, &step, stall_ns, steps);
   take_allocation(cell, &step);
-  if (spec->timeline) {
-    keep_timeline(cell);
-    vl_tracker_keep_events(cell->tracker, false);
-  }
+  if (spec->timeline) cell_end_timeline(cell);
   cell->run.observe = NULL;
   return vl_ok();
 }

@@ -70,8 +70,11 @@ Status vl_state_prepare(State *state, const Executable *executable, uint64_t see
  * match. VL_INVALID: no such name. */
 Status vl_state_read(State *state, const char *name, void *host, int64_t bytes) VL_CHECKED;
 Status vl_state_write(State *state, const char *name, const void *host, int64_t bytes) VL_CHECKED;
+/* Says by which vocabulary tokens are numbered (a digest; "": by none, or it is not known). A file keeps it;
+ * what a file says becomes State's where State says nothing. */
+void vl_state_set_vocabulary(State *state, const char *digest);
 /* Whole State and the step count to a file in the safetensors format (logical layout; temp and rename),
- * and back. VL_INVALID names the file and what does not match. */
+ * and back. VL_INVALID names the file and what does not match, the vocabulary too. */
 Status vl_state_save(State *state, const char *path, int64_t step, uint64_t seed) VL_CHECKED;
 Status vl_state_load(State *state, const char *path, int64_t *step, uint64_t *seed) VL_CHECKED;
 
@@ -232,13 +235,17 @@ typedef struct CellSpec {
 /* Defaults: device cpu, batch 1, warmup 1, steps 5, seed 0. */
 void vl_cell_spec_init(CellSpec *spec);
 
-/* One event of the last step's timeline, with names that outlive the run. */
+/* One event of the last step's timeline, with names that outlive the run. Before the step's own stand what
+ * was held when it began, segments first, as MEMORY_SEGMENT_HELD and MEMORY_HELD. */
 typedef struct TimelineEvent {
   int64_t time_ns; /* since the step began */
   int32_t action;  /* MemoryAction */
   int32_t category;
-  int64_t bytes, allocated_bytes, reserved_bytes;
-  int32_t segment; /* Segment of the instance it belongs to */
+  int64_t bytes, requested_bytes, allocated_bytes, reserved_bytes;
+  int64_t offset;       /* from the beginning of the heap's segment it lies in */
+  int32_t heap_segment; /* number of that, in order of reservation; -1: none */
+  int32_t segment;      /* Segment of the instance it belongs to */
+  int32_t stream;
   char name[VL_NAME_BYTES];
   char scope[VL_NAME_BYTES];
 } TimelineEvent;
@@ -268,7 +275,7 @@ typedef struct NonFinite {
   char tensor[VL_NAME_BYTES], op[VL_NAME_BYTES], scope[VL_NAME_BYTES], segment[16];
 } NonFinite;
 
-enum { VL_MAX_STEPS = 4096, VL_MAX_SCOPES = 256, VL_MAX_LEAKS = 64 };
+enum { VL_MAX_STEPS = 1000000, VL_MAX_MONITORED_STEPS = 10000, VL_MAX_SCOPES = 256, VL_MAX_LEAKS = 64 };
 
 /* Everything a cell yields. -1 in a byte field and NaN in a real one mean not known here. */
 typedef struct CellResult {

@@ -161,6 +161,10 @@ static Status write_samples(Feed *feed, Inputs *inputs, Draw draw, int32_t *labe
   return feed->text ? write_text(feed, inputs, draw, labels) : write_images(feed, inputs, draw, labels);
 }
 
+const char *engine_feed_vocabulary(const Feed *feed) {
+  return feed->text ? engine_text_vocabulary(feed->text) : "";
+}
+
 int64_t engine_feed_count(const Feed *feed) {
   if (feed->text) return engine_text_count(feed->text, false);
   if (feed->volumes) return engine_volumes_count(feed->volumes, false);

@@ -26,6 +26,8 @@ typedef struct StateEntry {
 } StateEntry;
 /* NULL when State has no such name. */
 const StateEntry *engine_state_find(const State *state, const char *name);
+/* "" when none was set or loaded. */
+const char *engine_state_vocabulary(const State *state);
 int32_t engine_state_count(const State *state);
 const StateEntry *engine_state_entry(const State *state, int32_t index);
 
@@ -144,6 +146,8 @@ typedef struct TextBatch {
 } TextBatch;
 Status engine_text_open(const char *path, TextShape shape, TextSet **text) VL_CHECKED;
 void engine_text_close(TextSet **text);
+/* The digest of the vocabulary, as the file has it; "": it has none. */
+const char *engine_text_vocabulary(const TextSet *text);
 int64_t engine_text_count(const TextSet *text, bool held_out);
 /* The training samples from `first` of the step on. */
 Status engine_text_batch(TextSet *text, StepPlace at, int64_t first, const TextBatch *batch) VL_CHECKED;
@@ -163,6 +167,8 @@ typedef struct Window {
   int64_t drawn, samples;
 } Window;
 Window engine_feed_window(const Feed *feed, uint64_t step, int64_t global_batch);
+/* The digest of a text's vocabulary; "" for anything else, and where the file has none. */
+const char *engine_feed_vocabulary(const Feed *feed);
 /* Training samples of an epoch; 0: synthetic, there is no end. */
 int64_t engine_feed_count(const Feed *feed);
 /* The `batch` samples from `first` of a step on, into inputs for as many; with first = 0 also how many labels

@@ -10,7 +10,8 @@ struct State {
   Arena *arena;
   StateEntry **entries;
   int32_t count, capacity;
-  int32_t *slots; /* open addressing over entries, -1 empty */
+  const char *vocabulary; /* in the arena; "": not known */
+  int32_t *slots;         /* open addressing over entries, -1 empty */
   int32_t slot_count;
 };
 
@@ -21,6 +22,7 @@ State *vl_state_create(Device *device, Heap *heap) {
   state->device = device;
   state->heap = heap;
   state->arena = vl_arena_create();
+  state->vocabulary = "";
   state->slot_count = FIRST_SLOTS;
   state->slots = vl_allocate(FIRST_SLOTS * sizeof *state->slots);
   memset(state->slots, -1, FIRST_SLOTS * sizeof *state->slots);
@@ -28,6 +30,12 @@ State *vl_state_create(Device *device, Heap *heap) {
 }
 
 void vl_state_use_offload_heap(State *state, Heap *heap) { state->offload_heap = heap; }
+
+void vl_state_set_vocabulary(State *state, const char *digest) {
+  state->vocabulary = vl_arena_copy_text(state->arena, digest);
+}
+
+const char *engine_state_vocabulary(const State *state) { return state->vocabulary; }
 
 static Heap *heap_of(const State *state, const Storage *storage) {
   return storage->tier == TIER_OFFLOAD ? state->offload_heap : state->heap;

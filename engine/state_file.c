@@ -27,6 +27,9 @@ static char *make_header(const State *state, int64_t step, uint64_t seed, size_t
   snprintf(seed_text, sizeof seed_text, "%" PRIu64, seed);
   json_t *header = json_pack("{s:{s:s, s:s, s:s}}", "__metadata__", "format", "vramlab-state", "step",
                              step_text, "seed", seed_text);
+  const char *vocabulary = engine_state_vocabulary(state);
+  if (*vocabulary)
+    json_object_set_new(json_object_get(header, "__metadata__"), "vocabulary", json_string(vocabulary));
   int64_t offset = 0;
   for (int32_t i = 0; i < engine_state_count(state); i++) {
     const StateEntry *entry = engine_state_entry(state, i);
@@ -120,6 +123,22 @@ static Status parse_metadata(const json_t *header, const char *path, int64_t *st
   return vl_ok();
 }
 
+static const char *vocabulary_in(const json_t *header) {
+  const json_t *metadata = json_object_get(header, "__metadata__");
+  const char *digest = json_string_value(json_object_get(metadata, "vocabulary"));
+  return digest ? digest : "";
+}
+
+static Status check_vocabulary(const State *state, const json_t *header, const char *path) {
+  const char *own = engine_state_vocabulary(state), *its = vocabulary_in(header);
+  if (!*own || !*its || strcmp(own, its) == 0) return vl_ok();
+  return vl_error(
+      VL_INVALID,
+      "%s was trained with another vocabulary (sha256 %.12s...) than the data's (%.12s...): the same "
+      "numbers would be other tokens",
+      path, its, own);
+}
+
 static Status check_entry(const StateEntry *entry, const json_t *item, const char *path, int64_t *begin) {
   const char *name = entry->storage.name;
   if (!json_is_object(item)) return vl_error(VL_INVALID, "%s has no '%s', which this run needs", path, name);
@@ -178,9 +197,11 @@ Status vl_state_load(State *state, const char *path, int64_t *step, uint64_t *se
   Status status = read_header(file, path, &header, &data_start);
   if (status.code == VL_OK) {
     status = parse_metadata(header, path, step, seed);
+    if (status.code == VL_OK) status = check_vocabulary(state, header, path);
     for (int32_t pass = 0; pass < 2 && status.code == VL_OK; pass++) {
       status = load_entries(state, file, header, data_start, file_bytes, path, pass == 1);
     }
+    if (status.code == VL_OK && *vocabulary_in(header)) vl_state_set_vocabulary(state, vocabulary_in(header));
     json_decref(header);
   }
   fclose(file);

@@ -2,7 +2,8 @@
  *
  * A file holds `tokens` (T), `sentences` (N + 1), where each begins in tokens, and `documents` (D + 1), where
  * each begins in sentences, both ending with what they divide; the same three with held_out_ in front; and
- * the attributes vocabulary_size, pad_id, cls_id, sep_id and mask_id (scripts/data/text.py writes them).
+ * the attributes vocabulary_size, pad_id, cls_id, sep_id and mask_id, and where it is known
+ * vocabulary_sha256, a text that tells vocabularies apart (scripts/data/text.py writes them).
  *
  * A sample is as many whole sentences of a document as fit, at least two. Every time it is drawn it is cut at
  * a sentence into A and B, and half of the time as many sentences from elsewhere take B's place. What is too
@@ -33,6 +34,7 @@ struct TextSet {
   const char *path; /* borrowed, while opening */
   hid_t file;
   TextShape shape;
+  char *vocabulary; /* its digest; NULL: not known */
   int64_t pad, cls, sep, mask;
   Split training, held_out;
   EpochOrder order;
@@ -63,6 +65,7 @@ void engine_text_close(TextSet **text) {
   close_split(&it->held_out);
   if (it->file > 0) H5Fclose(it->file);
   engine_order_clear(&it->order);
+  free(it->vocabulary);
   free(it);
   *text = NULL;
 }
@@ -84,6 +87,39 @@ static Status read_attribute(const TextSet *text, const char *name, int64_t belo
                   (long long)below);
 }
 
+/* A text of any length, or of as many bytes. */
+static char *read_text(hid_t attribute, hid_t type) {
+  char *text = NULL;
+  if (H5Tis_variable_str(type) > 0) {
+    char *lent = NULL;
+    hid_t space = H5Aget_space(attribute), memory = H5Tcopy(H5T_C_S1);
+    H5Tset_size(memory, H5T_VARIABLE);
+    H5Tset_cset(memory, H5Tget_cset(type));
+    if (H5Sget_simple_extent_npoints(space) == 1 && H5Aread(attribute, memory, &lent) >= 0 && lent) {
+      text = vl_allocate(strlen(lent) + 1);
+      strcpy(text, lent);
+      H5Dvlen_reclaim(memory, space, H5P_DEFAULT, &lent);
+    }
+    H5Tclose(memory);
+    H5Sclose(space);
+    return text;
+  }
+  text = vl_allocate(H5Aget_storage_size(attribute) + 1);
+  if (H5Aread(attribute, type, text) >= 0) return text;
+  free(text);
+  return NULL;
+}
+
+static Status read_vocabulary(TextSet *text) {
+  if (H5Aexists(text->file, "vocabulary_sha256") <= 0) return vl_ok();
+  hid_t attribute = H5Aopen(text->file, "vocabulary_sha256", H5P_DEFAULT), type = H5Aget_type(attribute);
+  if (H5Tget_class(type) == H5T_STRING) text->vocabulary = read_text(attribute, type);
+  H5Tclose(type);
+  H5Aclose(attribute);
+  if (text->vocabulary) return vl_ok();
+  return vl_error(VL_INVALID, "%s: 'vocabulary_sha256' is no text", text->path);
+}
+
 static Status read_attributes(TextSet *text) {
   int64_t vocabulary;
   VL_TRY(read_attribute(text, "vocabulary_size", INT32_MAX, &vocabulary));
@@ -95,6 +131,7 @@ static Status read_attributes(TextSet *text) {
   VL_TRY(read_attribute(text, "pad_id", vocabulary, &text->pad));
   VL_TRY(read_attribute(text, "cls_id", vocabulary, &text->cls));
   VL_TRY(read_attribute(text, "sep_id", vocabulary, &text->sep));
+  VL_TRY(read_vocabulary(text));
   return read_attribute(text, "mask_id", vocabulary, &text->mask);
 }
 
@@ -250,6 +287,8 @@ Status engine_text_open(const char *path, TextShape shape, TextSet **out) {
   *out = text;
   return vl_ok();
 }
+
+const char *engine_text_vocabulary(const TextSet *text) { return text->vocabulary ? text->vocabulary : ""; }
 
 int64_t engine_text_count(const TextSet *text, bool held_out) {
   return held_out ? text->held_out.count : text->training.count;

@@ -94,15 +94,16 @@ Status vl_cell_from_json(const json_t *json, SuiteCell *cell) {
   return vl_ok();
 }
 
-/* An event is a list, in the order of the struct. */
+/* An event is a list: its numbers, then its texts. */
 json_t *vl_timeline_to_json(const TimelineEvent *events, int64_t count) {
   json_t *list = json_array();
   for (int64_t i = 0; i < count; i++) {
     const TimelineEvent *e = &events[i];
-    json_array_append_new(list, json_pack("[IiiIIIioo]", (json_int_t)e->time_ns, e->action, e->category,
-                                          (json_int_t)e->bytes, (json_int_t)e->allocated_bytes,
-                                          (json_int_t)e->reserved_bytes, e->segment, vl_json_text(e->name),
-                                          vl_json_text(e->scope)));
+    json_array_append_new(list, json_pack("[IiiIIIIIiiioo]", (json_int_t)e->time_ns, e->action, e->category,
+                                          (json_int_t)e->bytes, (json_int_t)e->requested_bytes,
+                                          (json_int_t)e->allocated_bytes, (json_int_t)e->reserved_bytes,
+                                          (json_int_t)e->offset, e->heap_segment, e->segment, e->stream,
+                                          vl_json_text(e->name), vl_json_text(e->scope)));
   }
   return list;
 }
@@ -112,17 +113,20 @@ Status vl_timeline_from_json(const json_t *json, TimelineEvent **events, int64_t
   *events = vl_allocate((size_t)(*count + 1) * sizeof **events);
   for (int64_t i = 0; i < *count; i++) {
     TimelineEvent *e = &(*events)[i];
-    json_int_t time, bytes, allocated, reserved;
+    json_int_t time, bytes, requested, allocated, reserved, offset;
     const char *name, *scope;
-    if (json_unpack(json_array_get(json, (size_t)i), "[IiiIIIiss!]", &time, &e->action, &e->category, &bytes,
-                    &allocated, &reserved, &e->segment, &name, &scope) != 0) {
+    if (json_unpack(json_array_get(json, (size_t)i), "[IiiIIIIIiiiss!]", &time, &e->action, &e->category,
+                    &bytes, &requested, &allocated, &reserved, &offset, &e->heap_segment, &e->segment,
+                    &e->stream, &name, &scope) != 0) {
       free(*events);
       return vl_error(VL_INTERNAL, "event %lld of the timeline sent is malformed", (long long)i);
     }
     e->time_ns = time;
     e->bytes = bytes;
+    e->requested_bytes = requested;
     e->allocated_bytes = allocated;
     e->reserved_bytes = reserved;
+    e->offset = offset;
     snprintf(e->name, sizeof e->name, "%s", name);
     snprintf(e->scope, sizeof e->scope, "%s", scope);
   }

@@ -82,6 +82,10 @@ void vl_gnuplot_number(FILE *out, double value);
 /* The subtitle: what is shown, and whether a record's device measured or predicted it. */
 void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *record);
 
+/* The first record of a workload that kept its timeline, with that; NULL: none did. free() the events. */
+const json_t *vl_record_with_timeline(const PlotInput *input, const Workload *workload,
+                                      TimelineEvent **events, int64_t *count, Status *status);
+
 Status vl_select_series(const PlotInput *input, const Workload *workload, const char *options,
                         FigureData *out) VL_CHECKED;
 Status vl_select_categories(const PlotInput *input, const Workload *workload, const char *options,
@@ -94,7 +98,13 @@ Status vl_select_parts(const PlotInput *input, const Workload *workload, const c
                        FigureData *out) VL_CHECKED;
 Status vl_select_timeline(const PlotInput *input, const Workload *workload, const char *options,
                           FigureData *out) VL_CHECKED;
+Status vl_select_heap_map(const PlotInput *input, const Workload *workload, const char *options,
+                          FigureData *out) VL_CHECKED;
+Status vl_select_fragmentation(const PlotInput *input, const Workload *workload, const char *options,
+                               FigureData *out) VL_CHECKED;
 Status vl_select_checkpoint(const PlotInput *input, const Workload *workload, const char *options,
                             FigureData *out) VL_CHECKED;
+Status vl_select_monitors(const PlotInput *input, const Workload *workload, const char *options,
+                          FigureData *out) VL_CHECKED;
 
 #endif

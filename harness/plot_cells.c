@@ -243,9 +243,15 @@ typedef struct Moment {
   int64_t event;
 } Moment;
 
-/* What each category must have held when the step began: enough that releases never go below nothing. The
- * rest of what was allocated then is one band, because the timeline cannot say whose it is. */
-static void held_before(const TimelineEvent *events, int64_t count, int64_t bands[BANDS]) {
+/* What each category held when the step began. A timeline without MEMORY_HELD tells only what it must have
+ * been at least, so that releases never go below nothing; the rest of what was allocated then is one band. */
+static void held_before(const TimelineEvent *events, int64_t count, int64_t held, int64_t bands[BANDS]) {
+  for (int64_t i = 0; i < held; i++) {
+    int32_t category = events[i].category;
+    bool known = events[i].action == MEMORY_HELD && category >= 0 && category < MEMORY_CATEGORY_COUNT;
+    if (known) bands[category] += events[i].bytes;
+  }
+  if (held > 0) return;
   int64_t change[MEMORY_CATEGORY_COUNT] = {0};
   int64_t first = events[0].allocated_bytes;
   if (events[0].action == MEMORY_OBTAIN) first -= events[0].bytes;
@@ -262,14 +268,14 @@ static void held_before(const TimelineEvent *events, int64_t count, int64_t band
     bands[HELD] -= bands[c];
 }
 
-/* Moments after obtains and releases; free() them. */
-static Moment *moments_of(const TimelineEvent *events, int64_t count, int64_t *moments) {
+/* Moments after obtains and releases, which follow `held` events of what was there; free() them. */
+static Moment *moments_of(const TimelineEvent *events, int64_t count, int64_t held, int64_t *moments) {
   Moment *list = vl_allocate(sizeof(Moment) * (size_t)(count + 1));
   Moment now = {.time_ms = 0};
-  held_before(events, count, now.bands);
+  held_before(events, count, held, now.bands);
   *moments = 0;
-  for (int64_t i = 0; i < count; i++) {
-    const TimelineEvent *event = &events[i];
+  for (int64_t i = 0; i < count - held; i++) {
+    const TimelineEvent *event = &events[held + i];
     now.time_ms = (double)event->time_ns / 1e6;
     now.allocated = event->allocated_bytes;
     now.reserved = event->reserved_bytes;
@@ -282,8 +288,8 @@ static Moment *moments_of(const TimelineEvent *events, int64_t count, int64_t *m
   return list;
 }
 
-static const json_t *record_with_timeline(const PlotInput *input, const Workload *workload,
-                                          TimelineEvent **events, int64_t *count, Status *status) {
+const json_t *vl_record_with_timeline(const PlotInput *input, const Workload *workload,
+                                      TimelineEvent **events, int64_t *count, Status *status) {
   RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_OURS);
   const json_t *found = NULL;
   *status = vl_ok();
@@ -318,9 +324,11 @@ static void write_moments(const Moment *moments, int64_t count, bool timed, Figu
 
 static void write_timeline(const json_t *record, const TimelineEvent *events, int64_t count,
                            FigureData *out) {
-  int64_t moments_count = 0, peak = 0;
+  int64_t moments_count = 0, peak = 0, held = 0;
   double reserved = 0;
-  Moment *moments = moments_of(events, count, &moments_count);
+  while (held < count - 1 && events[held].action >= MEMORY_HELD)
+    held++;
+  Moment *moments = moments_of(events, count, held, &moments_count);
   for (int64_t i = 0; i < moments_count; i++) {
     if (moments[i].allocated > moments[peak].allocated) peak = i;
     reserved = fmax(reserved, (double)moments[i].reserved * 0x1p-30);
@@ -332,13 +340,14 @@ static void write_timeline(const json_t *record, const TimelineEvent *events, in
     fprintf(out->data, " +%s", vl_memory_category_name((MemoryCategory)c));
   fprintf(out->data, " reserved (GiB; each band added to those before it)\n");
   write_moments(moments, moments_count, timed, out);
-  const TimelineEvent *at = &events[moments[peak].event];
+  const TimelineEvent *at = &events[held + moments[peak].event];
   fprintf(out->variables, "timed = %d\nbands = %d\narray band_names[%d] = [\"held before the step\"", timed,
           BANDS, BANDS);
   for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
     fprintf(out->variables, ", \"%s\"", vl_memory_category_name((MemoryCategory)c));
-  int32_t keys = 2;
-  fprintf(out->variables, "]\nused = \" 1 ");
+  bool unnamed = moments[0].bands[HELD] > 0;
+  int32_t keys = 1 + unnamed;
+  fprintf(out->variables, "]\nused = \" %s", unnamed ? "1 " : "");
   for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++) {
     bool used = false;
     for (int64_t i = 0; i < moments_count && !used; i++)
@@ -369,7 +378,7 @@ Status vl_select_timeline(const PlotInput *input, const Workload *workload, cons
   int64_t count = 0;
   Status status = vl_ok();
   const json_t *record = NULL;
-  if (input->store != NULL) record = record_with_timeline(input, workload, &events, &count, &status);
+  if (input->store != NULL) record = vl_record_with_timeline(input, workload, &events, &count, &status);
   if (status.code == VL_OK && record != NULL) write_timeline(record, events, count, out);
   if (record == NULL) snprintf(out->note, sizeof(out->note), "no cell kept its timeline (timeline: true).");
   free(events);

@@ -7,9 +7,16 @@
 #include <string.h>
 
 static const Selection selections[] = {
-    {"series", vl_select_series},         {"categories", vl_select_categories}, {"growth", vl_select_growth},
-    {"recipes", vl_select_recipes},       {"timeline", vl_select_timeline},     {"parts", vl_select_parts},
+    {"series", vl_select_series},
+    {"categories", vl_select_categories},
+    {"growth", vl_select_growth},
+    {"recipes", vl_select_recipes},
+    {"timeline", vl_select_timeline},
+    {"parts", vl_select_parts},
     {"checkpoint", vl_select_checkpoint},
+    {"heap-map", vl_select_heap_map},
+    {"fragmentation", vl_select_fragmentation},
+    {"monitors", vl_select_monitors},
 };
 
 const Selection *vl_selection_find(const char *name) {
@@ -19,7 +26,8 @@ const Selection *vl_selection_find(const char *name) {
 }
 
 const char *vl_selection_names(void) {
-  return "series, categories, growth, recipes, timeline, parts, checkpoint";
+  return "series, categories, growth, recipes, timeline, parts, checkpoint, heap-map, fragmentation, "
+         "monitors";
 }
 
 bool vl_option_text(const char *options, const char *key, char *text, size_t size) {

@@ -198,8 +198,13 @@ static double largest(const json_t *record, const char *list) {
   return most;
 }
 
+bool vl_report_is_of_monitors(const Figure *figure) {
+  return figure->drawn && strncmp(figure->name, "monitors", 8) == 0;
+}
+
 /* What mixed precision did to the gradients of monitored cells. */
-void vl_report_monitors(Document *document, const RecordSet *records) {
+void vl_report_monitors(Document *document, const ReportInput *input) {
+  const RecordSet *records = &input->records;
   static const TableColumn columns[] = {
       {"workload", "", false},        {"recipe", "", false},
       {"batch", "samples", true},     {"steps", "", true},
@@ -230,6 +235,9 @@ void vl_report_monitors(Document *document, const RecordSet *records) {
     if (isfinite(flushed)) cells[7] = vl_document_format(document, "%.3g", 100.0 * flushed);
     cells[8] = vl_document_format(document, "%s", text_or(vl_record_text(record, "first_nonfinite"), "none"));
   }
+  for (int32_t i = 0; input->figures != NULL && i < input->figures->count; i++)
+    if (vl_report_is_of_monitors(&input->figures->figures[i]))
+      vl_report_figure(document, &input->figures->figures[i], false);
 }
 
 /* Cells that ran out of memory: running out is a result, with what was asked and what was live. */

@@ -71,6 +71,10 @@ typedef struct ReportInput {
   const ClaimFile *claims;
   const FigureSet *figures;
 } ReportInput;
+/* A figure and its note. */
+void vl_report_figure(Document *document, const Figure *figure, bool first_screen);
+/* Whether a figure is of the section on monitors, not of the figures. */
+bool vl_report_is_of_monitors(const Figure *figure);
 /* The table of other engines beside ours, when the workload's cells have any. */
 void vl_report_peers(Document *document, const RecordSet *cells, const Workload *workload);
 /* What each cell's memory should be beside what was counted; of one comparison the terms too. */
@@ -81,7 +85,7 @@ void vl_report_account(Document *document, const RecordSet *records, const Compa
 void vl_report_cells(Document *document, const RecordSet *records);
 void vl_report_offloads(Document *document, const RecordSet *records);
 void vl_report_volumes(Document *document, const RecordSet *records);
-void vl_report_monitors(Document *document, const RecordSet *records);
+void vl_report_monitors(Document *document, const ReportInput *input);
 void vl_report_failures(Document *document, const RecordSet *records);
 void vl_report_leaks(Document *document, const RecordSet *records);
 void vl_report_errors(Document *document, const RecordSet *records);

@@ -248,16 +248,21 @@ static void add_provenance(Document *document, const ReportInput *input) {
 
 /* ---- The whole ---------------------------------------------------------------------------------------------------------------- */
 
-static void add_figure(Document *document, const Figure *figure, bool first_screen) {
+void vl_report_figure(Document *document, const Figure *figure, bool first_screen) {
   Passage *passage = vl_document_add(document, PASSAGE_FIGURE, first_screen, figure->title);
   passage->name = vl_document_format(document, "%s", figure->name);
   if (figure->note[0] != '\0') vl_document_add(document, PASSAGE_NOTE, false, figure->note);
 }
 
+/* Among the figures. */
+static bool is_shown(const Figure *figure) {
+  return figure->drawn && !figure->sparse && !vl_report_is_of_monitors(figure);
+}
+
 /* The figure the report opens with; -1: there is none. */
 static int32_t opening_figure(const ReportInput *input) {
   for (int32_t i = 0; input->figures != NULL && i < input->figures->count; i++)
-    if (input->figures->figures[i].drawn && !input->figures->figures[i].sparse) return i;
+    if (is_shown(&input->figures->figures[i])) return i;
   return -1;
 }
 
@@ -267,7 +272,7 @@ static void add_figures(Document *document, const ReportInput *input) {
   vl_document_add(document, PASSAGE_HEADING, false, "Figures");
   for (int32_t i = 0; i < input->figures->count; i++) {
     const Figure *figure = &input->figures->figures[i];
-    if (figure->drawn && !figure->sparse && i != opening) add_figure(document, figure, false);
+    if (is_shown(figure) && i != opening) vl_report_figure(document, figure, false);
   }
   for (int32_t i = 0; i < input->figures->count; i++) {
     const Figure *figure = &input->figures->figures[i];
@@ -341,7 +346,8 @@ Status vl_report_make(const ReportInput *input, Document **made) {
     if (w == 0 && comparison->baseline != NULL) add_parts(document, comparison->baseline);
     free(cells.records);
   }
-  if (opening_figure(input) >= 0) add_figure(document, &input->figures->figures[opening_figure(input)], true);
+  if (opening_figure(input) >= 0)
+    vl_report_figure(document, &input->figures->figures[opening_figure(input)], true);
   if (add_claims(document, input, PASSAGE_VERDICT) == 0)
     vl_document_add(document, PASSAGE_NOTE, true,
                     "No claim of the article is decided by this store's suite.");
@@ -351,7 +357,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   if (add_claims(document, input, PASSAGE_CLAIM) == 0) document->count--;
   vl_report_offloads(document, &input->records);
   vl_report_volumes(document, &input->records);
-  vl_report_monitors(document, &input->records);
+  vl_report_monitors(document, input);
   vl_report_failures(document, &input->records);
   vl_report_account(document, &input->records, first);
   vl_report_leaks(document, &input->records);

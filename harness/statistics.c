@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 2^-n is a normal long double up to here; VL_MAX_STEPS is well below. */
-enum { LONGEST_INTERVAL = 16000 };
+/* 2^-n is a normal long double up to here. */
+enum { MANY = 16000 };
 
 static int compare_values(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -55,10 +55,14 @@ double vl_statistics_spread(const double *values, int64_t n) {
 
 /* The largest k with P(Binomial(n, 1/2) < k) <= 0.025, and twice that probability; 0 when there is none. */
 static int64_t interval_rank(int64_t n, double *outside) {
-  long double term = exp2l(-(long double)n), below = 0;
-  int64_t rank = 0;
+  /* Of many, what is ten standard deviations below the middle is nothing. */
+  int64_t first = n > MANY ? n / 2 - (int64_t)(5 * sqrt((double)n)) : 0, rank = 0;
+  long double all = (long double)n, some = (long double)first, below = 0;
+  long double term =
+      first == 0 ? exp2l(-all)
+                 : expl(lgammal(all + 1) - lgammal(some + 1) - lgammal(all - some + 1) - all * logl(2));
   *outside = 1;
-  for (int64_t k = 1; 2 * k <= n; k++) {
+  for (int64_t k = first + 1; 2 * k <= n; k++) {
     below += term; /* now P(X < k) */
     if (2 * below > 0.05) break;
     rank = k;
@@ -76,7 +80,7 @@ Estimate vl_statistics_estimate(const double *values, int64_t n) {
                        .coverage = NAN,
                        .samples = n};
   double outside;
-  int64_t rank = n <= LONGEST_INTERVAL ? interval_rank(n, &outside) : 0;
+  int64_t rank = interval_rank(n, &outside);
   if (rank > 0) {
     double *sorted = sorted_copy(values, n);
     estimate.low = sorted[rank - 1];

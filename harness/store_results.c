@@ -97,43 +97,46 @@ static void free_list_rows(ListRows *rows) {
   free(rows->key);
 }
 
-static void write_numbers(H5Writer *writer, const Store *store, const char *group, const char *path,
-                          const char *position, H5ColumnText text) {
+/* A list of a record as a column. */
+typedef struct ListColumn {
+  const char *path;
+  H5ColumnText text;
+} ListColumn;
+
+/* A table with an element of each list a row; the first tells how many there are. */
+static void write_lists(H5Writer *writer, const Store *store, const char *group, const char *position,
+                        const ListColumn *columns, size_t count) {
   H5Table table;
-  ListRows rows = list_rows(store, path);
+  ListRows rows = list_rows(store, columns[0].path);
   double *values = vl_allocate((size_t)(rows.count + 1) * sizeof *values);
-  for (int64_t i = 0; i < rows.count; i++) {
-    const json_t *list = json_object_get(vl_store_record(store, rows.cell[i]), path);
-    const json_t *value = json_array_get(list, (size_t)rows.position[i]);
-    values[i] = json_is_number(value) ? json_number_value(value) : NAN;
-  }
   vl_h5_table_open(writer, writer->file, group, "row", rows.count, &table);
   write_list_rows(writer, &table, &rows, position);
-  vl_h5_reals(writer, &table, text, values);
+  for (size_t c = 0; c < count; c++) {
+    for (int64_t i = 0; i < rows.count; i++) {
+      const json_t *list = json_object_get(vl_store_record(store, rows.cell[i]), columns[c].path);
+      const json_t *value = json_array_get(list, (size_t)rows.position[i]);
+      values[i] = json_is_number(value) ? json_number_value(value) : NAN;
+    }
+    vl_h5_reals(writer, &table, columns[c].text, values);
+  }
   vl_h5_table_close(&table);
   free(values);
   free_list_rows(&rows);
 }
 
+static void write_numbers(H5Writer *writer, const Store *store, const char *group, const char *path,
+                          const char *position, H5ColumnText text) {
+  write_lists(writer, store, group, position, &(ListColumn){path, text}, 1);
+}
+
 /* One row a monitored step. */
 static void write_monitors(H5Writer *writer, const Store *store) {
-  H5Table table;
-  ListRows rows = list_rows(store, vl_monitors[0].list);
-  double *values = vl_allocate((size_t)(rows.count + 1) * sizeof *values);
-  vl_h5_table_open(writer, writer->file, "monitors", "row", rows.count, &table);
-  write_list_rows(writer, &table, &rows, "step");
+  ListColumn columns[VL_MONITOR_COUNT];
   for (int32_t q = 0; q < VL_MONITOR_COUNT; q++) {
     const MonitorColumn *monitor = &vl_monitors[q];
-    for (int64_t i = 0; i < rows.count; i++) {
-      const json_t *list = json_object_get(vl_store_record(store, rows.cell[i]), monitor->list);
-      const json_t *value = json_array_get(list, (size_t)rows.position[i]);
-      values[i] = json_is_number(value) ? json_number_value(value) : NAN;
-    }
-    vl_h5_reals(writer, &table, (H5ColumnText){monitor->column, monitor->unit, monitor->help}, values);
+    columns[q] = (ListColumn){monitor->list, {monitor->column, monitor->unit, monitor->help}};
   }
-  vl_h5_table_close(&table);
-  free(values);
-  free_list_rows(&rows);
+  write_lists(writer, store, "monitors", "step", columns, VL_MONITOR_COUNT);
 }
 
 static void write_scopes(H5Writer *writer, const Store *store) {
@@ -197,16 +200,24 @@ typedef struct EventField {
   const char *name, *unit, *help;
   size_t offset;
   bool wide;
+  bool late; /* not in the first stores: unknown there */
 } EventField;
 static const EventField event_fields[] = {
-    {"time_ns", "ns", "since the step began", offsetof(TimelineEvent, time_ns), true},
-    {"action", "1", "0 obtain, 1 release, 2 segment reserved, 3 segment released, 4 out of memory",
-     offsetof(TimelineEvent, action), false},
-    {"category", "1", "position among the categories", offsetof(TimelineEvent, category), false},
-    {"bytes", "bytes", "of the block or segment, as rounded", offsetof(TimelineEvent, bytes), true},
-    {"allocated_bytes", "bytes", "after the event", offsetof(TimelineEvent, allocated_bytes), true},
-    {"reserved_bytes", "bytes", "after the event", offsetof(TimelineEvent, reserved_bytes), true},
-    {"segment", "1", "0 forward, 1 backward, 2 update", offsetof(TimelineEvent, segment), false},
+    {"time_ns", "ns", "since the step began", offsetof(TimelineEvent, time_ns), true, false},
+    {"action", "1",
+     "0 obtain, 1 release, 2 segment reserved, 3 segment released, 4 out of memory, 5 held before, 6 segment "
+     "held before",
+     offsetof(TimelineEvent, action), false, false},
+    {"category", "1", "position among the categories", offsetof(TimelineEvent, category), false, false},
+    {"bytes", "bytes", "of the block or segment, as rounded", offsetof(TimelineEvent, bytes), true, false},
+    {"requested_bytes", "bytes", "as asked for", offsetof(TimelineEvent, requested_bytes), true, true},
+    {"allocated_bytes", "bytes", "after the event", offsetof(TimelineEvent, allocated_bytes), true, false},
+    {"reserved_bytes", "bytes", "after the event", offsetof(TimelineEvent, reserved_bytes), true, false},
+    {"heap_segment", "1", "segment of the heap it lies in, in order of reservation",
+     offsetof(TimelineEvent, heap_segment), false, true},
+    {"offset", "bytes", "from the beginning of that", offsetof(TimelineEvent, offset), true, true},
+    {"stream", "1", "the block belongs to", offsetof(TimelineEvent, stream), false, true},
+    {"segment", "1", "0 forward, 1 backward, 2 update", offsetof(TimelineEvent, segment), false, false},
 };
 enum { EVENT_FIELDS = sizeof event_fields / sizeof event_fields[0] };
 
@@ -261,6 +272,11 @@ Status vl_timeline_write(const char *path, const TimelineEvent *events, int64_t 
 static Status read_event_fields(hid_t group, TimelineEvent **events, int64_t *count) {
   for (int f = 0; f < EVENT_FIELDS; f++) {
     int64_t *values, rows;
+    if (event_fields[f].late && H5Lexists(group, event_fields[f].name, H5P_DEFAULT) <= 0) {
+      for (int64_t i = 0; i < *count; i++)
+        set_field(&(*events)[i], &event_fields[f], -1);
+      continue;
+    }
     VL_TRY(vl_h5_read_integers(group, event_fields[f].name, &values, &rows));
     if (f == 0) {
       *count = rows;

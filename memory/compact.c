@@ -45,8 +45,8 @@ static Status exchange_with_left(Pieces *pieces, Piece *piece, HeapMoved *moved)
 static bool commit_left(Pieces *pieces, const Piece *piece) {
   Piece *gap = piece->previous;
   const PieceSegment *segment = gap->segment;
-  Status status = vl_segment_commit(pieces->source, segment->address + (uintptr_t)gap->node.offset,
-                                    gap->node.bytes, segment->stream);
+  Status status =
+      vl_segment_commit(pieces->source, segment->address, gap->node.offset, gap->node.bytes, segment->stream);
   if (status.code != VL_OK) return false;
   gap->use = PIECE_FREE;
   vl_pieces_insert(pieces, vl_pieces_merge(pieces, gap));

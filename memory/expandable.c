@@ -42,7 +42,7 @@ static int64_t decommit(Expandable *expandable, Piece *piece, Piece **after) {
     piece = middle;
   }
   if (end - begin < piece->node.bytes) vl_pieces_insert(pieces, vl_pieces_cut(pieces, piece, end - begin));
-  vl_segment_decommit(pieces->source, segment->address + (uintptr_t)begin, end - begin, segment->stream);
+  vl_segment_decommit(pieces->source, segment->address, begin, end - begin, segment->stream);
   piece->use = PIECE_UNCOMMITTED;
   *after = vl_pieces_merge(pieces, piece)->next;
   return end - begin;
@@ -108,8 +108,8 @@ static Status commit(Expandable *expandable, Piece *piece, int64_t bytes, Piece 
   Pieces *pieces = &expandable->pieces;
   const PieceSegment *segment = piece->segment;
   int64_t whole_bytes = vl_round_up(bytes, granule_bytes(segment));
-  VL_TRY(vl_segment_commit(pieces->source, segment->address + (uintptr_t)piece->node.offset, whole_bytes,
-                           segment->stream));
+  VL_TRY(
+      vl_segment_commit(pieces->source, segment->address, piece->node.offset, whole_bytes, segment->stream));
   if (whole_bytes < piece->node.bytes) (void)vl_pieces_cut(pieces, piece, whole_bytes);
   piece->use = PIECE_FREE;
   *free_piece = vl_pieces_merge(pieces, piece);
@@ -228,8 +228,7 @@ static void destroy(void *state) {
       int64_t bytes = 0, offset = piece->node.offset;
       for (; piece != NULL && piece->use != PIECE_UNCOMMITTED; piece = piece->next)
         bytes += piece->node.bytes;
-      if (bytes > 0)
-        vl_segment_decommit(pieces->source, segment->address + (uintptr_t)offset, bytes, segment->stream);
+      if (bytes > 0) vl_segment_decommit(pieces->source, segment->address, offset, bytes, segment->stream);
       if (piece != NULL) piece = piece->next;
     }
     forget(expandable, segment);

@@ -56,13 +56,13 @@ static Status describe_failure(Heap *heap, const AllocationRequest *request, con
   const SegmentSource *source = &heap->source;
   HeapFreeSpace space;
   heap->policy->free_space(heap->state, &space);
-  heap->last_failure = (HeapFailure){request->bytes, space.largest_free_bytes};
   int64_t allocated_bytes = source->reserved_bytes - space.free_bytes;
   /* What the capacity still allows is room only when it was not the backing that refused. */
   bool unreserved_is_room = source->capacity_bytes > 0 && !source->backing_refused;
   int64_t limit_bytes = unreserved_is_room ? source->capacity_bytes : source->reserved_bytes;
   int64_t unused_bytes = limit_bytes - allocated_bytes;
   bool fragmented = unused_bytes >= heap->policy->needed_bytes(heap->state, request);
+  heap->last_failure = (HeapFailure){request->bytes, space.largest_free_bytes, fragmented};
   char wanted[32], allocated[32], reserved[32], capacity[32] = "none", largest[32], unused[32];
   vl_format_bytes(request->bytes, wanted, sizeof wanted);
   vl_format_bytes(allocated_bytes, allocated, sizeof allocated);

@@ -8,9 +8,10 @@
 
 /* MEMORY_OBTAIN or MEMORY_RELEASE of a block. */
 void vl_tracker_record_block(Tracker *tracker, MemoryAction action, const Block *block);
-/* MEMORY_SEGMENT_RESERVE or MEMORY_SEGMENT_RELEASE. */
-void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t address, int64_t bytes,
-                               int stream);
+/* MEMORY_SEGMENT_RESERVE or MEMORY_SEGMENT_RELEASE. origin: where the range of addresses begins that this is
+ * memory of; of a segment, its address. */
+void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t origin, uintptr_t address,
+                               int64_t bytes, int stream);
 /* A request that failed; `bytes` as the policy would have rounded it. */
 void vl_tracker_record_failure(Tracker *tracker, const AllocationRequest *request, int64_t bytes);
 /* A request that was tried once more after free segments were given back. */
@@ -43,9 +44,10 @@ typedef struct SegmentSource {
 /* VL_OUT_OF_MEMORY when the capacity or the backing refuses; other codes are the backing's failures. */
 Status vl_segment_reserve(SegmentSource *source, int64_t bytes, int stream, uintptr_t *address) VL_CHECKED;
 void vl_segment_release(SegmentSource *source, uintptr_t address, int64_t bytes, int stream);
-/* The same for granules of reserved addresses. */
-Status vl_segment_commit(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) VL_CHECKED;
-void vl_segment_decommit(SegmentSource *source, uintptr_t address, int64_t bytes, int stream);
+/* The same for granules of a range of addresses, which begins at `origin`. */
+Status vl_segment_commit(SegmentSource *source, uintptr_t origin, int64_t offset, int64_t bytes,
+                         int stream) VL_CHECKED;
+void vl_segment_decommit(SegmentSource *source, uintptr_t origin, int64_t offset, int64_t bytes, int stream);
 
 /* ---- Policies (policies.c) ------------------------------------------------------------------------- */
 

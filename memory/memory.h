@@ -54,7 +54,9 @@ typedef enum MemoryAction {
   MEMORY_RELEASE,         /* a block given back */
   MEMORY_SEGMENT_RESERVE, /* the policy took a segment from the backing */
   MEMORY_SEGMENT_RELEASE,
-  MEMORY_OOM /* a request that failed; bytes = the request */
+  MEMORY_OOM,         /* a request that failed; bytes = the request */
+  MEMORY_HELD,        /* at the head of a cell's timeline: a block in use when it begins, */
+  MEMORY_SEGMENT_HELD /* and a segment reserved then */
 } MemoryAction;
 
 /* One event of the timeline. `bytes` is what the block occupies; `requested_bytes` as asked. */
@@ -70,7 +72,19 @@ typedef struct MemoryEvent {
   const char *name;        /* the tensor; owned by whoever asked, outlives the tracker */
   const char *scope;       /* the layer */
   int stream;
+  int32_t segment; /* MemorySegment.number of where the block lies; -1: nowhere */
+  int64_t offset;  /* from that segment's beginning */
 } MemoryEvent;
+
+/* Memory the heap holds: a segment, or, where memory is committed bit by bit, a run of its range of
+ * addresses. */
+typedef struct MemorySegment {
+  uintptr_t address;
+  int64_t bytes;
+  int64_t offset; /* of the run in the range of addresses; 0 of a segment */
+  int32_t number; /* of the segment or range, in order of reservation, from 0: stands for the address, which
+                     differs from run to run */
+} MemorySegment;
 
 /* current <= peak for each; allocated <= reserved. A reset sets peak := current. */
 typedef struct MemoryCounter {
@@ -106,6 +120,11 @@ void vl_tracker_set_place(Tracker *tracker, int64_t place);
 void vl_tracker_clear_events(Tracker *tracker);
 void vl_tracker_keep_events(Tracker *tracker, bool keep);
 int64_t vl_tracker_event_count(const Tracker *tracker); /* counted even when events are not kept */
+
+/* The segments held now, in order of address; valid until the next event. */
+const MemorySegment *vl_tracker_segments(const Tracker *tracker, int64_t *count);
+/* The one that holds an address; NULL: none does. */
+const MemorySegment *vl_tracker_segment_of(const Tracker *tracker, uintptr_t address);
 
 /* Live bytes per scope at the allocated peak since the last reset, largest first. Returns the number
  * of scopes; fills at most `capacity`. Names are borrowed from those who asked for the blocks. */
@@ -192,6 +211,7 @@ int64_t vl_heap_trim(Heap *heap);
 typedef struct HeapFailure {
   int64_t request_bytes;
   int64_t largest_free_bytes;
+  bool fragmented; /* what was not in use would have sufficed in one piece */
 } HeapFailure;
 HeapFailure vl_heap_last_failure(const Heap *heap);
 
@@ -263,6 +283,63 @@ typedef enum LeakSign { LEAK_UNKNOWN = 0 /* too few samples */, LEAK_NONE, LEAK_
  * lowest not below the highest there, its median above). *bytes_per_step: of a leak; exact in
  * the first case, between the medians of the first and the last quarter in the second. (Fault case B5.) */
 LeakSign vl_leak_find(const int64_t *live_bytes, int64_t count, double *bytes_per_step);
+
+/* ---- Replay ------------------------------------------------------------------------------------------ */
+
+typedef enum TraceAction {
+  TRACE_OBTAIN = 0,
+  TRACE_RELEASE,
+  TRACE_STEP,  /* a step ended */
+  TRACE_FAILED /* a request that found no room when it was recorded: tried, and given back at once */
+} TraceAction;
+
+/* What was asked of a heap, whatever its policy. */
+typedef struct TraceEvent {
+  TraceAction action;
+  MemoryCategory category;
+  int stream;
+  int64_t block; /* of an obtain and its release: which, from 0 in order of obtaining */
+  int64_t bytes; /* of an obtain or a failed request: as asked for, more than 0 */
+  const char *name, *scope;
+} TraceEvent;
+
+typedef struct Trace {
+  TraceEvent *events;
+  int64_t event_count, block_count, step_count;
+} Trace;
+
+/* The most a trace has in use at once, each block rounded up to VL_BLOCK_BYTES: no policy reserves less. */
+typedef struct TracePeak {
+  int64_t bytes;
+  int64_t event; /* the first after which they are; -1: nothing is ever in use */
+} TracePeak;
+TracePeak vl_trace_peak(const Trace *trace);
+
+/* Places for a trace's blocks and failed requests, which a `planned` heap takes from one region. */
+typedef struct TracePlan {
+  int64_t *offsets; /* of blocks, then of failed requests in their order; NULL: not planned */
+  int64_t bytes;    /* of the region */
+} TracePlan;
+/* As vl_lifetimes_pack has them; free() the offsets. */
+TracePlan vl_trace_plan(const Trace *trace);
+
+typedef struct ReplayOptions {
+  HeapOptions heap;
+  bool defragment;       /* where steps end */
+  const TracePlan *plan; /* of policy planned; else NULL */
+} ReplayOptions;
+
+typedef struct ReplayResult {
+  MemoryStatistics statistics; /* up to the event it ended at */
+  int64_t failed_event;        /* that found no room; -1: all were served */
+  bool fragmented;             /* why: pieces, or a shortage */
+  Status failure;              /* what the heap said */
+  int64_t moved_bytes;         /* by compactions */
+  int64_t time_ns;             /* all events took */
+} ReplayResult;
+/* Walks a trace through a heap of its own, on memory that is only numbers, and stops at the first request
+ * that finds no room. Blocks not released in the trace are at its end. VL_INVALID: the options are. */
+Status vl_trace_replay(const Trace *trace, const ReplayOptions *options, ReplayResult *result) VL_CHECKED;
 
 /* A table like torch.cuda.memory_summary(): current and peak of allocated, requested, reserved,
  * cached-free and each category, counts, one unit per column, named. */

@@ -13,39 +13,42 @@ static Status refuse_beyond_capacity(SegmentSource *source, int64_t bytes) {
 }
 
 /* Counts what the backing gave, or notes that it refused. */
-static Status take(SegmentSource *source, const Status *given, uintptr_t address, int64_t bytes, int stream) {
+static Status take(SegmentSource *source, const Status *given, uintptr_t origin, uintptr_t address,
+                   int64_t bytes, int stream) {
   if (given->code != VL_OK) {
     source->backing_refused = true;
     return *given;
   }
   source->reserved_bytes += bytes;
-  vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RESERVE, address, bytes, stream);
+  vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RESERVE, origin, address, bytes, stream);
   return vl_ok();
 }
 
-static void give_back(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) {
+static void give_back(SegmentSource *source, uintptr_t origin, uintptr_t address, int64_t bytes, int stream) {
   source->reserved_bytes -= bytes;
-  vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RELEASE, address, bytes, stream);
+  vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RELEASE, origin, address, bytes, stream);
 }
 
 Status vl_segment_reserve(SegmentSource *source, int64_t bytes, int stream, uintptr_t *address) {
   VL_TRY(refuse_beyond_capacity(source, bytes));
   Status given = source->backing->reserve(source->backing->context, bytes, address);
-  return take(source, &given, *address, bytes, stream);
+  return take(source, &given, *address, *address, bytes, stream);
 }
 
 void vl_segment_release(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) {
   source->backing->release(source->backing->context, address, bytes);
-  give_back(source, address, bytes, stream);
+  give_back(source, address, address, bytes, stream);
 }
 
-Status vl_segment_commit(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) {
+Status vl_segment_commit(SegmentSource *source, uintptr_t origin, int64_t offset, int64_t bytes, int stream) {
+  uintptr_t address = origin + (uintptr_t)offset;
   VL_TRY(refuse_beyond_capacity(source, bytes));
   Status given = source->backing->commit(source->backing->context, address, bytes);
-  return take(source, &given, address, bytes, stream);
+  return take(source, &given, origin, address, bytes, stream);
 }
 
-void vl_segment_decommit(SegmentSource *source, uintptr_t address, int64_t bytes, int stream) {
+void vl_segment_decommit(SegmentSource *source, uintptr_t origin, int64_t offset, int64_t bytes, int stream) {
+  uintptr_t address = origin + (uintptr_t)offset;
   source->backing->decommit(source->backing->context, address, bytes);
-  give_back(source, address, bytes, stream);
+  give_back(source, origin, address, bytes, stream);
 }

@@ -18,6 +18,9 @@ struct Tracker {
   int64_t recorded_count; /* kept or not */
   MemoryEvent *events;
   int64_t event_count, event_capacity;
+  MemorySegment *segments; /* in order of address */
+  int64_t segment_count, segment_capacity;
+  int32_t next_segment;
 };
 
 const char *vl_memory_category_name(MemoryCategory category) {
@@ -45,6 +48,7 @@ void vl_tracker_destroy(Tracker **tracker) {
   if (*tracker == NULL) return;
   vl_scope_table_destroy(&(*tracker)->scopes);
   free((*tracker)->events);
+  free((*tracker)->segments);
   free(*tracker);
   *tracker = NULL;
 }
@@ -76,6 +80,80 @@ static void follow_reserved_peak(Tracker *tracker) {
   }
 }
 
+/* ---- Segments: few, so an array in order of address will do ---------------------------------------- */
+
+/* How many of them begin at an address or below. */
+static int64_t segments_up_to(const Tracker *tracker, uintptr_t address) {
+  int64_t low = 0, high = tracker->segment_count;
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if (tracker->segments[middle].address <= address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static void insert_segment(Tracker *tracker, MemorySegment segment) {
+  if (tracker->segment_count == tracker->segment_capacity) {
+    tracker->segment_capacity = tracker->segment_capacity ? 2 * tracker->segment_capacity : 64;
+    tracker->segments =
+        vl_reallocate(tracker->segments, (size_t)tracker->segment_capacity * sizeof *tracker->segments);
+  }
+  int64_t at = segments_up_to(tracker, segment.address);
+  MemorySegment *place = tracker->segments + at;
+  memmove(place + 1, place, (size_t)(tracker->segment_count - at) * sizeof *place);
+  *place = segment;
+  tracker->segment_count++;
+}
+
+/* A range that begins at `origin` keeps its number while any of it has memory. */
+static void add_segment(Tracker *tracker, uintptr_t origin, uintptr_t address, int64_t bytes) {
+  MemorySegment segment = {
+      .address = address, .bytes = bytes, .offset = (int64_t)(address - origin), .number = -1};
+  for (int64_t i = 0; i < tracker->segment_count && segment.number < 0; i++) {
+    const MemorySegment *other = &tracker->segments[i];
+    if (other->address - (uintptr_t)other->offset == origin) segment.number = other->number;
+  }
+  if (segment.number < 0) segment.number = tracker->next_segment++;
+  insert_segment(tracker, segment);
+}
+
+/* What of a segment lies in a part of it. */
+static MemorySegment part_of(const MemorySegment *segment, uintptr_t from, uintptr_t until) {
+  return (MemorySegment){.address = from,
+                         .bytes = (int64_t)(until - from),
+                         .offset = segment->offset + (int64_t)(from - segment->address),
+                         .number = segment->number};
+}
+
+/* Takes a range out of those there are; it may end inside of one, and span several. */
+static void remove_segments(Tracker *tracker, uintptr_t address, int64_t bytes) {
+  uintptr_t end = address + (uintptr_t)bytes;
+  for (int64_t at = segments_up_to(tracker, end - 1) - 1; at >= 0; at--) {
+    MemorySegment segment = tracker->segments[at];
+    uintptr_t segment_end = segment.address + (uintptr_t)segment.bytes;
+    if (segment_end <= address) break;
+    MemorySegment *place = tracker->segments + at;
+    memmove(place, place + 1, (size_t)(tracker->segment_count - at - 1) * sizeof *place);
+    tracker->segment_count--;
+    if (segment_end > end) insert_segment(tracker, part_of(&segment, end, segment_end));
+    if (segment.address < address) insert_segment(tracker, part_of(&segment, segment.address, address));
+  }
+}
+
+const MemorySegment *vl_tracker_segments(const Tracker *tracker, int64_t *count) {
+  *count = tracker->segment_count;
+  return tracker->segments;
+}
+
+const MemorySegment *vl_tracker_segment_of(const Tracker *tracker, uintptr_t address) {
+  int64_t count = segments_up_to(tracker, address);
+  const MemorySegment *below = count > 0 ? &tracker->segments[count - 1] : NULL;
+  return below != NULL && address - below->address < (uintptr_t)below->bytes ? below : NULL;
+}
+
 /* Counts the event and keeps it when a timeline is wanted; totals are those after the event. */
 static void append_event(Tracker *tracker, MemoryEvent event) {
   tracker->recorded_count++;
@@ -88,6 +166,9 @@ static void append_event(Tracker *tracker, MemoryEvent event) {
   event.time_ns = vl_monotonic_ns();
   event.allocated_bytes = tracker->statistics.allocated.current_bytes;
   event.reserved_bytes = tracker->statistics.reserved.current_bytes;
+  const MemorySegment *segment = vl_tracker_segment_of(tracker, event.address);
+  event.segment = segment != NULL ? segment->number : -1;
+  event.offset = segment != NULL ? segment->offset + (int64_t)(event.address - segment->address) : 0;
   tracker->events[tracker->event_count++] = event;
 }
 
@@ -119,13 +200,14 @@ void vl_tracker_record_block(Tracker *tracker, MemoryAction action, const Block 
                                       .stream = block->stream});
 }
 
-void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t address, int64_t bytes,
-                               int stream) {
+void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t origin, uintptr_t address,
+                               int64_t bytes, int stream) {
   MemoryStatistics *statistics = &tracker->statistics;
   if (action == MEMORY_SEGMENT_RESERVE) {
     int64_t peak_before_bytes = statistics->reserved.peak_bytes;
     counter_change(&statistics->reserved, bytes);
     statistics->segment_reserves++;
+    add_segment(tracker, origin, address, bytes);
     if (statistics->reserved.peak_bytes > peak_before_bytes) {
       tracker->allocated_at_reserved_peak_bytes = statistics->allocated.current_bytes;
     }
@@ -137,6 +219,7 @@ void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t 
       tracker,
       (MemoryEvent){
           .action = action, .address = address, .bytes = bytes, .requested_bytes = bytes, .stream = stream});
+  if (action == MEMORY_SEGMENT_RELEASE) remove_segments(tracker, address, bytes);
 }
 
 void vl_tracker_record_failure(Tracker *tracker, const AllocationRequest *request, int64_t bytes) {

@@ -104,7 +104,7 @@ class Usage(ProgramTest):
         self.refuses("runn", says="runn")
 
     def test_help_everywhere(self):
-        for command in ("list", "run", "plan", "max-batch", "fit", "graph", "report", "claims", "plot", "doctor"):
+        for command in ("list", "run", "plan", "max-batch", "fit", "replay", "graph", "report", "claims", "plot", "doctor"):
             self.assertIn("--help", self.run_program(command, "--help").stdout + "--help")
         self.assertIn("max-batch", self.run_program("help").stdout)
         self.assertIn("vramlab", self.run_program("--version").stdout)

@@ -32,6 +32,8 @@ typedef struct Numbers {
 typedef struct Layout {
   Numbers sets[2][3]; /* tokens, sentences, documents; held out: [1] */
   int64_t attributes[5];
+  const char *digest;   /* vocabulary_sha256; NULL: left out */
+  bool digest_is_fixed; /* of as many bytes as it has, not of any length */
 } Layout;
 static const char *const set_names[2][3] = {{"tokens", "sentences", "documents"},
                                             {"held_out_tokens", "held_out_sentences", "held_out_documents"}};
@@ -73,6 +75,16 @@ static void write_numbers(hid_t file, const char *name, const Numbers *numbers) 
   H5Sclose(space);
 }
 
+static void write_digest(hid_t file, hid_t space, const Layout *layout) {
+  hid_t type = H5Tcopy(H5T_C_S1);
+  H5Tset_size(type, layout->digest_is_fixed ? strlen(layout->digest) : H5T_VARIABLE);
+  hid_t attribute = H5Acreate2(file, "vocabulary_sha256", type, space, H5P_DEFAULT, H5P_DEFAULT);
+  const void *value = layout->digest_is_fixed ? (const void *)layout->digest : (const void *)&layout->digest;
+  assert_true(H5Awrite(attribute, type, value) >= 0);
+  H5Aclose(attribute);
+  H5Tclose(type);
+}
+
 static void write_file(const Layout *layout) {
   hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate(H5S_SCALAR);
   assert_true(file >= 0);
@@ -82,6 +94,7 @@ static void write_file(const Layout *layout) {
     assert_true(H5Awrite(attribute, H5T_NATIVE_INT64, &layout->attributes[i]) >= 0);
     H5Aclose(attribute);
   }
+  if (layout->digest) write_digest(file, space, layout);
   for (int32_t part = 0; part < 2; part++)
     for (int32_t i = 0; i < 3; i++)
       write_numbers(file, set_names[part][i], &layout->sets[part][i]);
@@ -598,6 +611,55 @@ static void a_resumed_run_keeps_every_bit(void **state) {
   unlink(resumed);
 }
 
+static void assert_cell_refused(const CellSpec *spec, const char *place) {
+  CellResult result;
+  Status status = vl_cell_run(spec, NULL, &result);
+  if (status.code != VL_INVALID || !strstr(status.message, place))
+    fail_msg("expected '%s', got %s: %s", place, vl_status_name(status.code), status.message);
+  vl_cell_result_clear(&result);
+}
+
+static void write_with_vocabulary(const char *digest, bool is_fixed) {
+  Layout *layout = usual(9);
+  layout->digest = digest;
+  layout->digest_is_fixed = is_fixed;
+  write_file(layout);
+  free(layout);
+}
+
+static const char *const digests[2] = {"a0a1a2a3a4a5a6a7", "b0b1b2b3b4b5b6b7"};
+
+/* A run goes on with text of the same vocabulary, known or not, and stays the vocabulary's when something
+ * else comes between; never with another one. */
+static void another_vocabulary_is_not_resumed(void **state) {
+  (void)state;
+  char saved[80];
+  snprintf(saved, sizeof saved, "%s/saved", directory);
+  CellSpec spec = small_spec();
+  snprintf(spec.save_state, sizeof spec.save_state, "%s", saved);
+  spec.steps = 1;
+  write_with_vocabulary(digests[0], false);
+  CellResult first = run(&spec);
+  snprintf(spec.load_state, sizeof spec.load_state, "%s", saved);
+  for (int32_t i = 0; i < 3; i++) {
+    if (i == 1)
+      write_usual(); /* knows none */
+    else
+      write_with_vocabulary(digests[0], true);
+    if (i == 2) spec.data[0] = '\0'; /* synthetic */
+    CellResult again = run(&spec);
+    vl_cell_result_clear(&again);
+  }
+  spec = small_spec();
+  snprintf(spec.load_state, sizeof spec.load_state, "%s", saved);
+  for (int32_t is_fixed = 0; is_fixed < 2; is_fixed++) {
+    write_with_vocabulary(digests[1], is_fixed);
+    assert_cell_refused(&spec, "(sha256 a0a1a2a3a4a5...) than the data's (b0b1b2b3b4b5...)");
+  }
+  vl_cell_result_clear(&first);
+  unlink(saved);
+}
+
 /* The first step's loss is the same sum in another order; what is held out is measured where it ends. */
 static void micro_batches_give_the_batch(void **state) {
   (void)state;
@@ -617,20 +679,17 @@ static void micro_batches_give_the_batch(void **state) {
   vl_cell_result_clear(&whole);
 }
 
-static void assert_cell_refused(const CellSpec *spec, const char *place) {
-  CellResult result;
-  Status status = vl_cell_run(spec, NULL, &result);
-  if (status.code != VL_INVALID || !strstr(status.message, place))
-    fail_msg("expected '%s', got %s: %s", place, vl_status_name(status.code), status.message);
-  vl_cell_result_clear(&result);
-}
-
 static void cells_refuse_what_is_not_theirs(void **state) {
   (void)state;
   write_usual();
   CellSpec spec = small_spec();
   snprintf(spec.settings[4], sizeof spec.settings[4], "vocabulary=2001");
   assert_cell_refused(&spec, "--set vocabulary=2000");
+  snprintf(spec.settings[4], sizeof spec.settings[4], "vocabulary=2000");
+  snprintf(spec.settings[spec.setting_count++], sizeof spec.settings[0], "padding=0");
+  assert_cell_refused(&spec, "padding=0 with --data");
+  snprintf(spec.settings[spec.setting_count - 1], sizeof spec.settings[0], "padding=1");
+  require_ok(vl_cell_check(&spec));
   spec.setting_count = 0;
   snprintf(spec.case_name, sizeof spec.case_name, "resnet50");
   assert_cell_refused(&spec, "lacks the datasets 'images' and 'labels'");
@@ -662,6 +721,7 @@ int main(void) {
       cmocka_unit_test(too_little_text_is_refused),
       cmocka_unit_test(wrong_types_are_refused),
       cmocka_unit_test(a_resumed_run_keeps_every_bit),
+      cmocka_unit_test(another_vocabulary_is_not_resumed),
       cmocka_unit_test(micro_batches_give_the_batch),
       cmocka_unit_test(cells_refuse_what_is_not_theirs),
       cmocka_unit_test(inference_reads_text_too),

@@ -140,6 +140,9 @@ static void cells_agree_on_memory(void **state) {
     assert_int_equal(a->bytes, b->bytes);
     assert_int_equal(a->allocated_bytes, b->allocated_bytes);
     assert_int_equal(a->reserved_bytes, b->reserved_bytes);
+    assert_int_equal(a->requested_bytes, b->requested_bytes);
+    assert_int_equal(a->heap_segment, b->heap_segment);
+    assert_int_equal(a->offset, b->offset);
     assert_string_equal(a->name, b->name);
     assert_string_equal(a->scope, b->scope);
   }

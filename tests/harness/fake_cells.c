@@ -67,6 +67,10 @@ TimelineEvent *fake_timeline(int64_t count) {
     event->bytes = 512 * (i + 1);
     event->allocated_bytes = 4096 + i;
     event->reserved_bytes = 2 << 20;
+    event->requested_bytes = 512 * (i + 1) - 4;
+    event->heap_segment = (int32_t)(i / 9);
+    event->offset = 512 * i;
+    event->stream = (int32_t)(i % 2);
     event->segment = (int32_t)(i % 3);
     snprintf(event->name, sizeof event->name, "tensor%lld", (long long)i);
     snprintf(event->scope, sizeof event->scope, "layer%lld", (long long)(i / 4));

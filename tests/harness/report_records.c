@@ -247,7 +247,10 @@ int64_t synthetic_timeline(TimelineEvent *events, int64_t capacity) {
                                       .category = steps[i].category,
                                       .bytes = steps[i].bytes,
                                       .allocated_bytes = allocated,
-                                      .reserved_bytes = allocated + ((int64_t)64 << 20)};
+                                      .requested_bytes = steps[i].bytes,
+                                      .reserved_bytes = allocated + ((int64_t)64 << 20),
+                                      .heap_segment = i == 0 ? layer / 10 : 6,
+                                      .offset = i == 0 ? (int64_t)(layer % 10) * 48 << 20 : 0};
       snprintf(events[count].name, VL_NAME_BYTES, "layer%d", layer);
       count++;
     }
@@ -256,15 +259,31 @@ int64_t synthetic_timeline(TimelineEvent *events, int64_t capacity) {
   for (int layer = 59; layer >= 0 && count + 2 < capacity; layer--) {
     int64_t bytes = (int64_t)(40 - layer / 2) << 20;
     allocated += (int64_t)3 << 20;
-    events[count] = (TimelineEvent){
-        count * 700000, MEMORY_OBTAIN, MEMORY_GRADIENT, (int64_t)3 << 20, allocated, peak + (4 << 20), 1,
-        "grad",         "layer"};
-    count++;
+    const TimelineEvent gradient = {.action = MEMORY_OBTAIN,
+                                    .category = MEMORY_GRADIENT,
+                                    .bytes = (int64_t)3 << 20,
+                                    .allocated_bytes = allocated,
+                                    .heap_segment = 6,
+                                    .offset = (int64_t)(24 + 3 * layer) << 20,
+                                    .name = "grad"};
     allocated -= bytes;
-    events[count] = (TimelineEvent){
-        count * 700000, MEMORY_RELEASE, MEMORY_ACTIVATION, bytes, allocated, peak + (4 << 20), 1,
-        "act",          "layer"};
-    count++;
+    const TimelineEvent activation = {.action = MEMORY_RELEASE,
+                                      .category = MEMORY_ACTIVATION,
+                                      .bytes = bytes,
+                                      .allocated_bytes = allocated,
+                                      .heap_segment = layer / 10,
+                                      .offset = (int64_t)(layer % 10) * 48 << 20,
+                                      .name = "act"};
+    const TimelineEvent both[] = {gradient, activation};
+    for (int i = 0; i < 2; i++) {
+      events[count] = both[i];
+      events[count].time_ns = count * 700000;
+      events[count].requested_bytes = both[i].bytes;
+      events[count].reserved_bytes = peak + (4 << 20);
+      events[count].segment = SEGMENT_BACKWARD;
+      snprintf(events[count].scope, VL_NAME_BYTES, "layer");
+      count++;
+    }
   }
   return count;
 }

@@ -100,11 +100,14 @@ static void every_figure_of_a_growth_store(void **state) {
   SyntheticSet set = {.count = 0};
   synthetic_growth(&set);
   FigureSet figures = draw(&set, NULL, "png svg pdf");
-  assert_int_equal(figures.count, 10);
+  assert_int_equal(figures.count, 13);
   for (int32_t i = 0; i < figures.count; i++) {
     bool expected = strcmp(figures.figures[i].name, "timeline") != 0 &&
+                    strcmp(figures.figures[i].name, "heap-map") != 0 &&
+                    strcmp(figures.figures[i].name, "fragmentation") != 0 &&
                     strcmp(figures.figures[i].name, "parts") != 0 &&
                     strcmp(figures.figures[i].name, "step-memory") != 0 &&
+                    strcmp(figures.figures[i].name, "monitors") != 0 &&
                     strncmp(figures.figures[i].name, "checkpoint", 10) != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
     static const char *const endings[] = {"gp", "dat", "png", "svg", "pdf"};
@@ -381,7 +384,8 @@ static void peers_are_drawn_beside_ours(void **state) {
     const char *name = figures.figures[i].name;
     bool expected = strcmp(name, "categories") != 0 && strcmp(name, "parts") != 0 &&
                     strcmp(name, "growth") != 0 && strcmp(name, "timeline") != 0 &&
-                    strncmp(name, "checkpoint", 10) != 0;
+                    strcmp(name, "heap-map") != 0 && strcmp(name, "fragmentation") != 0 &&
+                    strcmp(name, "monitors") != 0 && strncmp(name, "checkpoint", 10) != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
   }
   char *text = contents("recipes", "dat");
@@ -411,6 +415,65 @@ static void peers_are_drawn_beside_ours(void **state) {
   text = contents("needed", "dat");
   assert_null(strstr(text, "PyTorch"));
   free(text);
+  synthetic_clear(&set);
+}
+
+static void add_monitored(SyntheticSet *set, const char *recipe, const char *monitors) {
+  json_t *record = synthetic_record(&(Synthetic){.suite = "amp",
+                                                 .recipe = recipe,
+                                                 .preserves = "tolerance",
+                                                 .batch = 16,
+                                                 .activation_bytes = 105e6,
+                                                 .samples_per_s = 10});
+  json_t *lists = json_loads(monitors, 0, NULL);
+  assert_non_null(lists);
+  json_object_update(record, lists);
+  json_decref(lists);
+  synthetic_add(set, record);
+}
+
+/* Each quantity has a panel where a cell knows it; a scale that is 1 throughout is none. Steps that were not
+ * finite are gaps, skipped ones marks. */
+static void monitors_are_drawn_step_by_step(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  add_monitored(&set, "baseline",
+                "{\"losses\": [7.0, 6.5, 6.25], \"monitor_loss_scale\": [1.0, 1.0, 1.0], "
+                "\"monitor_skipped\": [0.0, 0.0, 0.0], "
+                "\"monitor_gradient_norm\": [3.0, 2.5, 2.0], "
+                "\"monitor_flushed_share\": [null, null, null]}");
+  add_monitored(&set, "amp=fp16",
+                "{\"losses\": [7.0, 7.0, 6.25], \"monitor_loss_scale\": [65536.0, 32768.0, 32768.0], "
+                "\"monitor_skipped\": [1.0, 0.0, 0.0], "
+                "\"monitor_gradient_norm\": [null, 2.5, 2.0], "
+                "\"monitor_flushed_share\": [0.001, 0.03, 0.0]}");
+  FigureSet figures = draw(&set, "monitors", "png svg pdf");
+  assert_int_equal(figures.count, 1);
+  assert_true(figures.figures[0].drawn);
+  char *text = contents("monitors", "dat");
+  assert_non_null(strstr(text, "\n2 6.5 2.5 NaN NaN 0\n"));
+  assert_non_null(strstr(text, "\n1 7 NaN 65536 0.1 1\n"));
+  free(text);
+  text = contents("monitors", "gp");
+  assert_non_null(strstr(text, "array shown[4] = [' 1 2', ' 1 2', ' 2', ' 2']\npanels = 4\n"));
+  assert_non_null(strstr(text, "skips = ' 2'\nsteps = 3\nkeys = 3\n"));
+  assert_non_null(strstr(text, "array names[2] = ['baseline', 'amp=fp16']"));
+  free(text);
+  synthetic_clear(&set);
+  /* Nothing but losses, and all the same: panels without a range of their own. */
+  add_monitored(&set, "amp=bf16",
+                "{\"losses\": [7.0, 7.0], \"monitor_loss_scale\": [1.0, 1.0], "
+                "\"monitor_gradient_norm\": [0.0, null], \"monitor_flushed_share\": [0.0, 0.0]}");
+  figures = draw(&set, "monitors", "png svg pdf");
+  assert_true(figures.figures[0].drawn);
+  text = contents("monitors", "gp");
+  assert_non_null(strstr(text, "array shown[4] = [' 1', '', '', ' 1']\npanels = 2\n"));
+  free(text);
+  synthetic_clear(&set);
+  add_monitored(&set, "amp=fp16", "{\"monitor_loss_scale\": [65536.0]}");
+  figures = draw(&set, "monitors", "png");
+  assert_false(figures.figures[0].drawn);
+  assert_string_equal(figures.figures[0].note, "no cell with two monitored steps (--monitor).");
   synthetic_clear(&set);
 }
 
@@ -534,6 +597,7 @@ int main(void) {
       cmocka_unit_test(many_long_recipes_stay_apart),
       cmocka_unit_test(intervals_of_checkpoints),
       cmocka_unit_test(peers_are_drawn_beside_ours),
+      cmocka_unit_test(monitors_are_drawn_step_by_step),
       cmocka_unit_test(data_do_not_depend_on_the_locale_i4),
       cmocka_unit_test(unknown_names_are_refused),
       cmocka_unit_test(timeline_bands_sum_to_allocated),

@@ -68,9 +68,13 @@ static void interval_of_many_samples(void **state) {
   static double values[VL_MAX_STEPS];
   for (int i = 0; i < VL_MAX_STEPS; i++)
     values[i] = i;
-  Estimate estimate = vl_statistics_estimate(values, VL_MAX_STEPS);
-  assert_true(estimate.coverage >= 0.95 && estimate.coverage < 0.955);
-  assert_true(estimate.low < estimate.median && estimate.median < estimate.high);
+  for (int64_t n = 4000; n <= VL_MAX_STEPS; n *= 5) {
+    Estimate estimate = vl_statistics_estimate(values, n);
+    double half = 1.959964 * sqrt((double)n) / 2; /* by the normal distribution */
+    assert_true(estimate.coverage >= 0.95 && estimate.coverage < 0.955);
+    assert_true(fabs(estimate.median - estimate.low - half) < 1.5);
+    assert_true(fabs(estimate.high - estimate.median - half) < 1.5);
+  }
 }
 
 static void warmup_is_dropped_and_outliers_flagged_i2(void **state) {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { W, DW, M, V, SCALES };
+enum { W, DW, M, V, SCALES, FACTOR, COUNTERS };
 static const double u = 0x1p-24;
 
 /* Reading a code: the line's two coefficients, product and sum are three roundings of each of its terms,
@@ -23,17 +23,24 @@ static double read_moment(const Node *node, double *const *inputs, int32_t which
   return vl_reference_code_value((int32_t)inputs[which][i], which == M) * scale;
 }
 
+/* The gradient times the factor, and the roundings of that (`own` of adamw_bounds). */
+static double gradient_of(const Node *node, double *const *inputs, int64_t i, double *own) {
+  bool scaled = node->input_count > FACTOR;
+  *own = scaled ? 1.0 : 0.0;
+  return scaled ? inputs[DW][i] * inputs[FACTOR][0] : inputs[DW][i];
+}
+
 /* As adamw_bounds counts, and the old moment's own error. */
 static Moment new_moment(const Node *node, double *const *inputs, int32_t which, int64_t i) {
   const OpParams *params = &node->params;
-  double old = read_moment(node, inputs, which, i), g = inputs[DW][i];
+  double own, old = read_moment(node, inputs, which, i), g = gradient_of(node, inputs, i, &own);
   if (which == M) {
     double value = old + (1.0 - params->beta1) * (g - old);
     double terms = fabs(old) + (1.0 - params->beta1) * (fabs(g) + fabs(old));
-    return (Moment){value, u * (4.0 * terms + reading * fabs(old))};
+    return (Moment){value, u * ((4.0 + own) * terms + reading * fabs(old))};
   }
   double value = params->beta2 * old + (1.0 - params->beta2) * g * g;
-  return (Moment){value, u * (4.0 + reading) * value};
+  return (Moment){value, u * (4.0 + 2.0 * own + reading) * value};
 }
 
 static void weight_bound(const Node *node, double *const *inputs, double *const *outputs,
@@ -41,11 +48,12 @@ static void weight_bound(const Node *node, double *const *inputs, double *const 
   const OpParams *params = &node->params;
   Moment m = new_moment(node, inputs, M, i), v = new_moment(node, inputs, V, i);
   double rate = context->learning_rate > 0.0 ? context->learning_rate : params->learning_rate;
-  double steps = (double)context->step + 1.0, step = rate / (1.0 - pow(params->beta1, steps));
+  double steps = node->input_count > COUNTERS ? inputs[COUNTERS][SCALER_STEPS] : (double)context->step + 1.0;
+  double step = rate / (1.0 - pow(params->beta1, steps)), own = node->input_count > FACTOR ? 1.0 : 0.0;
   double root = sqrt(v.value) / sqrt(1.0 - pow(params->beta2, steps)) + params->epsilon;
   /* Half of v's relative error is the root's; factors, quotients and sums as in adamw. */
   double error = u * 3.0 * fabs(inputs[W][i] * (1.0 - rate * params->weight_decay)) +
-                 step / root * (m.error + u * (11.0 + 0.5 * reading) * fabs(m.value));
+                 step / root * (m.error + u * (11.0 + own + 0.5 * reading) * fabs(m.value));
   bounds[0][i] = error + roundoff_of(node->inputs[W]->dtype) * (fabs(outputs[0][i]) + error);
 }
 

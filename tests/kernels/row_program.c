@@ -26,7 +26,7 @@ static Role role_of(const OpRow *row, OperandKind kind) {
 
 static int32_t add_operands(const OpRow *row, DType dtype, Graph *graph, Tensor **tensors) {
   int32_t count = 0;
-  for (; count < 7 && row->operands[count].kind != OPERAND_END; count++) {
+  for (; count < ROW_OPERANDS && row->operands[count].kind != OPERAND_END; count++) {
     const Operand *operand = &row->operands[count];
     int32_t rank = 0;
     while (rank < VL_MAX_DIMS && operand->shape[rank] > 0)
@@ -54,7 +54,7 @@ static Status add_loss(Graph *graph, Tensor *y, Tensor **loss) {
 
 static Status build_row(const OpRow *row, DType dtype, Program *program) {
   Graph *graph = program->graph;
-  Tensor *operands[8] = {NULL}, *y = NULL;
+  Tensor *operands[ROW_OPERANDS + 1] = {NULL}, *y = NULL;
   vl_graph_set_scope(graph, "%s (%s)", row->op, row->what);
   int32_t count = add_operands(row, dtype, graph, operands);
   OpRow changed = *row;

@@ -34,12 +34,14 @@ typedef struct Operand {
   int64_t count;              /* of classes */
 } Operand;
 
+enum { ROW_OPERANDS = 7 }; /* at most */
+
 typedef struct OpRow OpRow;
 struct OpRow {
   const char *op;
   const char *what; /* what this row adds: "groups 4", "odd sizes" */
   OpParams params;
-  Operand operands[7];
+  Operand operands[ROW_OPERANDS];
   bool dtype_of_run; /* params.dtype is the run's dtype */
   bool no_gradient;  /* the op alone: nothing to differentiate */
   bool f32_only;

@@ -197,6 +197,40 @@ static void timeline_replays_to_the_counters(void **state) {
   fixture_close(&fixture);
 }
 
+/* An event tells the segment and the offset its block lies at, wherever the system put the segments. */
+static void events_tell_where_blocks_lie(void **state) {
+  (void)state;
+  for (int placement = 0; placement < FAKE_PLACEMENT_COUNT; placement++) {
+    Fixture fixture;
+    fixture_open(&fixture, 0, (FakePlacement)placement);
+    Block *blocks[60];
+    for (int i = 0; i < 60; i++) {
+      blocks[i] = fixture_obtain(&fixture, (i % 5 + 1) * 3 * MIB);
+      if (i % 3 == 2) vl_heap_release(fixture.heap, &blocks[i - 1]);
+      if (i % 20 == 19) vl_heap_trim(fixture.heap);
+    }
+    int64_t count = 0, segments = 0;
+    const MemoryEvent *events = vl_tracker_events(fixture.tracker, &count);
+    for (int64_t i = 0; i < count; i++) {
+      /* The fake's numbers are in order of reservation too, and it never gives an address twice. */
+      const FakeSegment *segment = &fixture.fake.segments[events[i].segment];
+      assert_true(events[i].segment >= 0 && events[i].segment < fixture.fake.segment_count);
+      assert_true(events[i].address == segment->address + (uintptr_t)events[i].offset);
+    }
+    const MemorySegment *held = vl_tracker_segments(fixture.tracker, &segments);
+    assert_int_equal(segments, fake_live_segments(&fixture.fake));
+    for (int64_t i = 0; i < segments; i++) {
+      assert_int_equal(held[i].number, fake_segment_of(&fixture.fake, held[i].address, held[i].bytes));
+      assert_true(vl_tracker_segment_of(fixture.tracker, held[i].address + (uintptr_t)held[i].bytes - 1) ==
+                  &held[i]);
+      assert_null(vl_tracker_segment_of(fixture.tracker, held[i].address + (uintptr_t)held[i].bytes));
+    }
+    for (int i = 0; i < 60; i++)
+      vl_heap_release(fixture.heap, &blocks[i]);
+    fixture_close(&fixture);
+  }
+}
+
 static void events_can_be_left_out_and_dropped(void **state) {
   (void)state;
   Fixture fixture;
@@ -241,6 +275,7 @@ int main(void) {
       cmocka_unit_test(scopes_split_at_the_peak),
       cmocka_unit_test(cached_free_is_measured_at_the_reserved_peak),
       cmocka_unit_test(timeline_replays_to_the_counters),
+      cmocka_unit_test(events_tell_where_blocks_lie),
       cmocka_unit_test(events_can_be_left_out_and_dropped),
       cmocka_unit_test(categories_have_names),
   };
