@@ -312,6 +312,25 @@ static void monitored_cells_show_scale_norm_and_the_first_that_was_not_finite(vo
   synthetic_clear(&set);
 }
 
+/* A class that no volume has does not count, the first class is no organ. */
+static void dice_of_volumes_stands_beside_what_they_need(void **state) {
+  (void)state;
+  SyntheticSet set = {0};
+  json_t *record = synthetic_record(
+      &(Synthetic){.suite = "volumes", .recipe = "baseline", .preserves = "bitwise", .batch = 2});
+  json_object_set_new(record, "dice", json_pack("[f, f, n, f]", 0.1234, 0.9111, 0.8222));
+  json_object_set_new(record, "dice_mean", json_real(0.86665));
+  json_object_set_new(record, "volume_s", json_real(1.25));
+  synthetic_add(&set, record);
+  Rendered rendered = render(&set, "volumes");
+  const char *shown[] = {"Held-out volumes", "0.8667", "0.8222 (class 3)", "1.250"};
+  for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+    for (int f = MARKDOWN; f < FORMATS; f++)
+      if (!strstr(rendered.text[f], shown[i])) fail_msg("format %d lacks \"%s\"", f, shown[i]);
+  clear(&rendered);
+  synthetic_clear(&set);
+}
+
 static void gib_is_divided_by_two_to_the_thirty_a6(void **state) {
   (void)state;
   SyntheticSet set = {.count = 0};
@@ -438,6 +457,7 @@ int main(void) {
       cmocka_unit_test(equality_is_checked_against_losses),
       cmocka_unit_test(emulated_cells_have_no_speed),
       cmocka_unit_test(monitored_cells_show_scale_norm_and_the_first_that_was_not_finite),
+      cmocka_unit_test(dice_of_volumes_stands_beside_what_they_need),
       cmocka_unit_test(gib_is_divided_by_two_to_the_thirty_a6),
       cmocka_unit_test(every_numeric_column_has_one_unit_a6),
       cmocka_unit_test(parts_sum_to_needed),

@@ -1,0 +1,122 @@
+/* Cells on volumes: Dice is in the result and does not depend on how windows are batched or where they are
+ * added up; what they are added up in is counted, predicted and explained. */
+#include "engine/engine.h"
+#include "tests/graph/networks.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SIDE = 32, CLASSES = 3 };
+
+typedef struct Asked {
+  const char *device, *recipe, *data, *setting;
+  int64_t batch;
+  bool inference;
+} Asked;
+
+static CellResult *run(Asked asked) {
+  CellSpec spec;
+  CellResult *result = vl_allocate(sizeof *result);
+  vl_cell_spec_init(&spec);
+  snprintf(spec.case_name, sizeof spec.case_name, "unet3d");
+  snprintf(spec.device, sizeof spec.device, "%s", asked.device);
+  snprintf(spec.recipe, sizeof spec.recipe, "%s", asked.recipe);
+  snprintf(spec.data, sizeof spec.data, "%s", asked.data);
+  snprintf(spec.settings[0], sizeof spec.settings[0], "size=%d", SIDE);
+  snprintf(spec.settings[1], sizeof spec.settings[1], "%s", asked.setting);
+  spec.setting_count = *asked.setting ? 2 : 1;
+  spec.micro_batch = asked.batch;
+  spec.inference = asked.inference;
+  spec.steps = 1;
+  spec.threads = 1;
+  Status status = vl_cell_run(&spec, NULL, result);
+  if (status.code == VL_ENVIRONMENT) {
+    fprintf(stderr, "skipped: %s\n", status.message);
+    exit(77);
+  }
+  require_ok(status);
+  if (strcmp(result->status, "ok") != 0) fail_msg("%s: %s", result->status, result->error);
+  return result;
+}
+
+static void forget(CellResult *result) {
+  vl_cell_result_clear(result);
+  free(result);
+}
+
+static void training_ends_with_dice(void **state) {
+  (void)state;
+  CellResult *trained = run((Asked){"cpu", "", "phantoms:2+1", "", 1, false});
+  assert_int_equal(trained->dice_count, CLASSES);
+  double sum = 0.0;
+  int32_t counted = 0;
+  for (int32_t c = 0; c < CLASSES; c++) {
+    assert_true(isnan(trained->dice[c]) || (trained->dice[c] >= 0.0 && trained->dice[c] <= 1.0));
+    if (c == 0 || isnan(trained->dice[c])) continue;
+    sum += trained->dice[c];
+    counted++;
+  }
+  assert_int_equal(counted, CLASSES - 1); /* every phantom has all organs */
+  assert_true(fabs(trained->dice_mean - sum / counted) < 1e-12);
+  assert_true(trained->held_out_loss > 0.0 && trained->accuracy > 0.0 && trained->accuracy <= 1.0);
+  assert_true(trained->volume_s > 0.0);
+  forget(trained);
+}
+
+/* Instance norm is of each sample alone: the batch of windows changes nothing but the order in which kernels
+ * work. The sums on the device are in its peak, byte for byte. */
+static void the_place_of_the_sums_changes_only_memory(void **state) {
+  (void)state;
+  CellResult *device = run((Asked){"cpu", "", "phantoms:1+1", "", 1, true}),
+             *host = run((Asked){"cpu", "window-sums=host", "phantoms:1+1", "", 1, true});
+  assert_memory_equal(device->dice, host->dice, sizeof device->dice);
+  assert_true(device->held_out_loss == host->held_out_loss);
+  int64_t more = device->peak_allocated_bytes - host->peak_allocated_bytes, terms = 0, sums = 0;
+  for (int32_t i = 0; i < device->account.term_count; i++) {
+    const MemoryTerm *term = &device->account.terms[i];
+    terms += term->bytes + term->rounding_bytes;
+    if (strcmp(term->name, "window sums") == 0) sums = term->bytes + term->rounding_bytes;
+  }
+  assert_true(sums > 0);
+  assert_int_equal(more, sums);
+  assert_int_equal(device->peak_allocated_bytes, terms);
+  assert_true(device->needed_bytes > host->needed_bytes);
+  forget(device);
+  forget(host);
+}
+
+/* A volume that is only told of is planned as it is measured. */
+static void sums_are_predicted(void **state) {
+  (void)state;
+  enum { VOLUME = 96 };
+  const int64_t bytes = (int64_t)(CLASSES + 1) * VOLUME * VOLUME * VOLUME * 4;
+  static const char *const devices[] = {"plan", "cpu"};
+  int64_t needed[2];
+  for (int32_t d = 0; d < 2; d++) {
+    CellResult *none = run((Asked){devices[d], "", "", "", 1, true}),
+               *told = run((Asked){devices[d], "", "", "volume=96", 1, true}),
+               *host = run((Asked){devices[d], "window-sums=host", "", "volume=96", 1, true});
+    assert_int_equal(told->peak_allocated_bytes - none->peak_allocated_bytes, bytes);
+    assert_int_equal(host->peak_allocated_bytes, none->peak_allocated_bytes);
+    assert_int_equal(told->account.highest_bytes - none->account.highest_bytes, bytes);
+    needed[d] = told->peak_reserved_bytes;
+    forget(none);
+    forget(told);
+    forget(host);
+  }
+  assert_int_equal(needed[0], needed[1]);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(training_ends_with_dice),
+      cmocka_unit_test(the_place_of_the_sums_changes_only_memory),
+      cmocka_unit_test(sums_are_predicted),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
