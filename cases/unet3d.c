@@ -9,7 +9,7 @@
 #include "cases/cases.h"
 #include <math.h>
 
-enum { MICRO_BATCH = 0, SIZE, DEPTH, HEIGHT, WIDTH, CHANNELS, CLASSES, GROUPS, DICE, SMOOTH };
+enum { MICRO_BATCH = 0, SIZE, DEPTH, HEIGHT, WIDTH, CHANNELS, CLASSES, GROUPS, DICE, SMOOTH, VOLUME };
 
 static const CaseArgument arguments[] = {
     {"micro_batch", 1, 1, 4096, "volumes one rank runs at once"},
@@ -22,6 +22,7 @@ static const CaseArgument arguments[] = {
     {"groups", 1, 1, 64, "groups of the 3x3x3 convolutions whose channels they divide"},
     {"dice", 1, 0, 1, "1: the loss has a soft Dice term; 0: cross entropy alone"},
     {"smooth", 0, 0, 1, "1: the smooth twin for gradient tests"},
+    {"volume", 0, 0, 4096, "inference: side of a cube that windows of size slide over; 0: none (or --data)"},
 };
 
 enum { LEVELS = 5, SPATIAL = 3, REDUCTION = 1 << (LEVELS - 1) };
@@ -155,6 +156,7 @@ static Status build(const int64_t *values, bool training, Program *program) {
   vl_program_init(program, builder.graph);
   program->training = training;
   program->optimizer.weight_decay = 0;
+  if (!training) program->window_voxels = values[VOLUME] * values[VOLUME] * values[VOLUME];
   Status status = build_graph(&builder, training, program);
   if (status.code == VL_OK) status = vl_graph_check(builder.graph);
   if (status.code != VL_OK) vl_program_destroy(program);

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-/* Least intrusive first: an environment variable that changes no result; a line around the model that makes
- * it faster too; the loss in parts, a line in its place for a few operations; of inference an argument, for
- * copies of what windows say; what forbids clipping and accumulation but costs no operations; another
+/* Least intrusive first: an environment variable that changes no result; of inference by windows an argument,
+ * for copies of what they say; a line around the model that makes it faster too; the loss in parts, a line in
+ * its place for a few operations; what forbids clipping and accumulation but costs no operations; another
  * optimizer, whose results are near enough; recomputation, by how much of the forward pass is repeated;
  * copies to host memory and back, which cost what the bus does; and leaving PyTorch. What is another training
  * is not offered. */
@@ -13,6 +13,7 @@ static const FitStep ladder[] = {
     {.item = "allocator=expandable",
      .turn_on = "import os; os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\""
                 "  # before import torch"},
+    {.item = "window-sums=host"},
     {.item = "attention=fused"},
     {.item = "amp=bf16", .where = FIT_WITH_BF16},
     {.item = "amp=fp16",
@@ -20,7 +21,6 @@ static const FitStep ladder[] = {
      .where = FIT_WITHOUT_BF16},
     {.item = "weights=on-use"},
     {.item = "loss-chunks=8"},
-    {.item = "window-sums=host"},
     {.item = "update=in-backward"},
     {.item = "optimizer-state=8bit"},
     {.item = "checkpoint=auto"}, /* the fewest FLOPs that make it fit */
