@@ -131,7 +131,12 @@ static void write_segments(const HeapMap *map, FILE *out) {
     const TimelineEvent *event = map->list[i].event;
     double x = map->list[i].x, low = gib(event->offset), high = gib(event->offset + event->bytes);
     if (event->action != MEMORY_SEGMENT_RELEASE) {
-      held[count++] = (Held){event->heap_segment, x, low, high};
+      Held *below = count > 0 ? &held[count - 1] : NULL;
+      bool grows = below && below->segment == event->heap_segment && below->from >= x && below->high >= low;
+      if (grows)
+        below->high = high;
+      else
+        held[count++] = (Held){event->heap_segment, x, low, high};
       continue;
     }
     for (int64_t j = count - 1; j >= 0; j--) {
@@ -149,13 +154,18 @@ static void write_segments(const HeapMap *map, FILE *out) {
   free(held);
 }
 
+/* Whether a block is high enough. */
+static bool is_seen(const HeapMap *map, const TimelineEvent *event) {
+  bool known = event->category >= 0 && event->category < MEMORY_CATEGORY_COUNT;
+  return known && gib(event->bytes) * MAP_ROWS >= map->height;
+}
+
 /* The blocks of a category. Returns how many. */
 static int64_t write_blocks(const HeapMap *map, int32_t category, FILE *out) {
   int64_t written = 0;
   for (int64_t i = map->segment_events; i < map->count; i++) {
     const TimelineEvent *event = map->list[i].event;
-    if (event->action == MEMORY_RELEASE || event->category != category) continue;
-    if (gib(event->bytes) * MAP_ROWS < map->height) continue;
+    if (event->action == MEMORY_RELEASE || event->category != category || !is_seen(map, event)) continue;
     const Placed *next = i + 1 < map->count ? &map->list[i + 1] : NULL;
     bool ends = next != NULL && next->event->action == MEMORY_RELEASE &&
                 next->event->heap_segment == event->heap_segment && next->event->offset == event->offset;
@@ -163,59 +173,120 @@ static int64_t write_blocks(const HeapMap *map, int32_t category, FILE *out) {
                     gib(event->offset + event->bytes), out);
     written++;
   }
-  if (written > 0) fputs("\n\n", out);
   return written;
 }
 
-static void write_map(const json_t *record, const TimelineEvent *events, int64_t count, FigureData *out) {
-  bool timed = !vl_record_is_predicted(record) && events[count - 1].time_ns > 0;
-  HeapMap map = map_of(events, count, timed);
-  if (map.segment_count == 0) {
-    snprintf(out->note, sizeof(out->note),
-             "the timeline does not tell where blocks lay: run the cell again.");
-    free_map(&map);
-    return;
+/* Recipes of one batch beside one another. */
+enum { MOST_PANELS = 3 };
+
+typedef struct Panel {
+  const json_t *record;
+  TimelineEvent *events;
+  HeapMap map;
+} Panel;
+
+/* Further cells of the first one's batch and device, with other recipes. */
+static Status choose_panels(const PlotInput *input, const Workload *workload, Panel *panels, int32_t *count) {
+  RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_OURS);
+  Status status = vl_ok();
+  *count = 0;
+  for (int32_t i = 0; i < cells.count && *count < MOST_PANELS && status.code == VL_OK; i++) {
+    const json_t *record = cells.records[i], *first = panels[0].record;
+    const char *key = vl_record_text(record, "cell_key");
+    bool beside =
+        *count == 0 || (vl_record_batch(record) == vl_record_batch(first) && vl_same_device(record, first));
+    for (int32_t p = 0; p < *count; p++)
+      beside = beside && !vl_same_cell(record, panels[p].record);
+    if (!beside || key == NULL) continue;
+    TimelineEvent *events = NULL;
+    int64_t events_count = 0;
+    status = vl_store_timeline(input->store, key, &events, &events_count);
+    if (status.code != VL_OK) break;
+    bool timed = events_count > 0 && !vl_record_is_predicted(record) && events[events_count - 1].time_ns > 0;
+    Panel panel = {record, events, map_of(events, events_count, timed)};
+    if (panel.map.segment_count > 0) {
+      panels[(*count)++] = panel;
+    } else {
+      free_map(&panel.map);
+      free(events);
+    }
   }
-  fprintf(out->data, "# columns: %s from, until; GiB from, until. Segments, then blocks a category\n",
-          timed ? "ms" : "event");
-  write_segments(&map, out->data);
-  char names[VL_RECIPE_BYTES] = "", colours[64] = "", text[320];
-  int32_t shown = 0;
-  for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++) {
-    int64_t blocks = write_blocks(&map, c, out->data);
-    if (blocks == 0) continue;
-    out->points += blocks;
-    snprintf(names + strlen(names), sizeof names - strlen(names), "%s'%s'", shown > 0 ? ", " : "",
-             vl_memory_category_name((MemoryCategory)c));
-    snprintf(colours + strlen(colours), sizeof colours - strlen(colours), "%s%d", shown > 0 ? ", " : "",
-             c + 1);
-    shown++;
+  free(cells.records);
+  return status;
+}
+
+/* Every panel has a data set of its segments and one of each category that is in some; where it has none of a
+ * category, a point stands for it. */
+static void write_panels(Panel *panels, int32_t count, FigureData *out) {
+  bool shown[MEMORY_CATEGORY_COUNT] = {false};
+  int32_t categories = 0;
+  double ymax = 0;
+  fputs(
+      "# columns: event or ms from, until; GiB from, until. Of each cell segments, then blocks a category\n",
+      out->data);
+  for (int32_t p = 0; p < count; p++) {
+    for (int64_t i = panels[p].map.segment_events; i < panels[p].map.count; i++) {
+      const TimelineEvent *event = panels[p].map.list[i].event;
+      if (is_seen(&panels[p].map, event)) shown[event->category] = true;
+    }
+    ymax = fmax(ymax, panels[p].map.height);
   }
-  fprintf(out->variables,
-          "timed = %d\nshown = %d\nkeys = %d\nkey_columns = 4\nbody = 500\nxmax = %.9g\nymax = %.9g\n", timed,
-          shown, shown + 1, map.xmax, map.height);
-  if (shown > 0)
-    fprintf(out->variables, "array names[%d] = [%s]\narray colours[%d] = [%s]\n", shown, names, shown,
-            colours);
-  const char *recipe = vl_record_text(record, "recipe");
-  snprintf(text, sizeof text, "%.200s, batch %lld, %lld segment%s", recipe != NULL ? recipe : "unnamed",
-           (long long)vl_record_batch(record), (long long)map.segment_count,
-           map.segment_count == 1 ? "" : "s");
-  vl_figure_subtitle(out, text, record);
-  free_map(&map);
+  for (int32_t p = 0; p < count; p++) {
+    write_segments(&panels[p].map, out->data);
+    for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++) {
+      if (!shown[c]) continue;
+      int64_t blocks = write_blocks(&panels[p].map, c, out->data);
+      if (blocks == 0) fputs("0 0 0 0\n", out->data);
+      fputs("\n\n", out->data);
+      out->points += blocks;
+    }
+  }
+  FILE *variables = out->variables;
+  fputs("array names[7] = [", variables);
+  for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
+    if (shown[c])
+      fprintf(variables, "%s'%s'", categories++ > 0 ? ", " : "", vl_memory_category_name((MemoryCategory)c));
+  fputs("]\narray colours[7] = [", variables);
+  for (int32_t c = 0, written = 0; c < MEMORY_CATEGORY_COUNT; c++)
+    if (shown[c]) fprintf(variables, "%s%d", written++ > 0 ? ", " : "", c + 1);
+  fprintf(variables, "]\npanels = %d\narray panel_xmax[%d] = [", count, count);
+  for (int32_t p = 0; p < count; p++)
+    fprintf(variables, "%s%.9g", p > 0 ? ", " : "", panels[p].map.xmax);
+  fprintf(variables, "]\narray panel_names[%d] = [", count);
+  int32_t lines = 1;
+  for (int32_t p = 0; p < count; p++) {
+    char name[VL_RECIPE_BYTES + 64];
+    const char *recipe = vl_record_text(panels[p].record, "recipe");
+    snprintf(name, sizeof name, "%s: %.2f GiB", recipe != NULL ? recipe : "unnamed", panels[p].map.height);
+    fputs(p > 0 ? ", " : "", variables);
+    int32_t its = vl_gnuplot_wrapped(variables, name, (size_t)(96 / count));
+    if (its > lines) lines = its;
+  }
+  const json_t *first = panels[0].record;
+  bool timed = !vl_record_is_predicted(first);
+  fprintf(
+      variables,
+      "]\npanel_lines = %d\ntimed = %d\nshown = %d\nkeys = %d\nkey_columns = 4\nbody = 520\nymax = %.9g\n",
+      lines, timed, categories, categories + 1, ymax);
+  char text[64];
+  snprintf(text, sizeof text, "batch %lld, one step", (long long)vl_record_batch(first));
+  vl_figure_subtitle(out, text, first);
 }
 
 Status vl_select_heap_map(const PlotInput *input, const Workload *workload, const char *options,
                           FigureData *out) {
   (void)options;
-  TimelineEvent *events = NULL;
-  int64_t count = 0;
-  Status status = vl_ok();
-  const json_t *record = NULL;
-  if (input->store != NULL) record = vl_record_with_timeline(input, workload, &events, &count, &status);
-  if (status.code == VL_OK && record != NULL) write_map(record, events, count, out);
-  if (record == NULL) snprintf(out->note, sizeof(out->note), "no cell kept its timeline (timeline: true).");
-  free(events);
+  Panel panels[MOST_PANELS];
+  int32_t count = 0;
+  Status status = input->store != NULL ? choose_panels(input, workload, panels, &count) : vl_ok();
+  if (status.code == VL_OK && count > 0) write_panels(panels, count, out);
+  if (count == 0)
+    snprintf(out->note, sizeof(out->note),
+             "no cell kept a timeline that tells where blocks lay (timeline: true).");
+  for (int32_t p = 0; p < count; p++) {
+    free_map(&panels[p].map);
+    free(panels[p].events);
+  }
   return status;
 }
 

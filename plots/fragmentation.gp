@@ -13,7 +13,7 @@ set yrange [1:ratio_max]
 set ylabel "reserved / allocated, at the peak" offset 0.5,0
 set format x ""
 plot for [i = 1:series] dat index i - 1 using 1:2 with linespoints title names[i] \
-       linetype i dashtype (i % 4 + 1) pointsize 1.0
+       linetype i dashtype 1 + (i - 1) % 4 pointsize 1.0
 unset label 98
 unset label 99
 unset key
@@ -25,5 +25,5 @@ set yrange [0:1]
 set ylabel "1 - largest hole / free" offset 0.5,0
 set xlabel "step, warm-up included"
 plot for [i = 1:series] dat index i - 1 using 1:3 with linespoints notitle \
-       linetype i dashtype (i % 4 + 1) pointsize 1.0
+       linetype i dashtype 1 + (i - 1) % 4 pointsize 1.0
 unset multiplot

@@ -229,9 +229,18 @@ void synthetic_growth(SyntheticSet *set) {
     }
 }
 
-/* Forward obtains an activation and a workspace a layer, backward releases and obtains gradients. */
+/* Seven segments of 480 MiB and one of weights are held. Forward obtains an activation and a workspace a
+ * layer, backward releases and obtains gradients. */
 int64_t synthetic_timeline(TimelineEvent *events, int64_t capacity) {
   int64_t count = 0, allocated = (int64_t)320 << 20;
+  for (; count <= SYNTHETIC_SEGMENTS; count++)
+    events[count] = (TimelineEvent){.action = count < SYNTHETIC_SEGMENTS ? MEMORY_SEGMENT_HELD : MEMORY_HELD,
+                                    .category = MEMORY_PARAMETER,
+                                    .bytes = count < 7 ? (int64_t)480 << 20 : allocated,
+                                    .requested_bytes = count < 7 ? (int64_t)480 << 20 : allocated,
+                                    .allocated_bytes = allocated,
+                                    .reserved_bytes = (int64_t)(7 * 480 + 320) << 20,
+                                    .heap_segment = (int32_t)(count < 7 ? count : 7)};
   for (int layer = 0; layer < 60 && count + 4 < capacity; layer++) {
     int64_t bytes = (int64_t)(40 - layer / 2) << 20;
     const struct {

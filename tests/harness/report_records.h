@@ -45,6 +45,10 @@ void synthetic_growth(SyntheticSet *set);
 /* Ours in fp32 and bf16 beside two configurations of PyTorch in each, three repetitions of all: of every
  * repetition the same ratios, whatever its speed. */
 void synthetic_beside_peers(SyntheticSet *set);
+enum {
+  SYNTHETIC_SEGMENTS = 8,
+  SYNTHETIC_HELD = SYNTHETIC_SEGMENTS + 1
+}; /* the first events: what was held */
 /* Events of one step of a small network. Returns the count; at most capacity. */
 int64_t synthetic_timeline(TimelineEvent *events, int64_t capacity);
 

@@ -515,8 +515,8 @@ static void unknown_names_are_refused(void **state) {
   synthetic_clear(&set);
 }
 
-/* A store of one record with a timeline of this many events, drawn; free() the events. */
-static FigureSet draw_timeline(json_t *record, TimelineEvent **events, int64_t *count) {
+/* A figure of a store of one record with a timeline of this many events; free() the events. */
+static FigureSet draw_timeline(json_t *record, const char *figure, TimelineEvent **events, int64_t *count) {
   if (!have_gnuplot()) skip();
   char path[300];
   snprintf(path, sizeof(path), "%s/store", directory);
@@ -530,7 +530,7 @@ static FigureSet draw_timeline(json_t *record, TimelineEvent **events, int64_t *
   const json_t *stored = vl_store_record(store, 0);
   PlotInput input = {.records = {.records = &stored, .count = 1}, .store = store, .source = "a store"};
   FigureSet figures;
-  status = vl_plot_draw(&input, directory, "timeline", "png svg", &figures);
+  status = vl_plot_draw(&input, directory, figure, "png svg pdf", &figures);
   if (status.code != VL_OK) fail_msg("%s", status.message);
   assert_true(figures.figures[0].drawn);
   vl_store_close(&store);
@@ -544,8 +544,8 @@ static FigureSet draw_timeline(json_t *record, TimelineEvent **events, int64_t *
 static void timeline_bands_sum_to_allocated(void **state) {
   (void)state;
   TimelineEvent *events = NULL;
-  int64_t count = 0, row_number = 0;
-  (void)draw_timeline(row(32, 512), &events, &count);
+  int64_t count = 0, row_number = SYNTHETIC_HELD;
+  (void)draw_timeline(row(32, 512), "timeline", &events, &count);
   char *text = contents("timeline", "dat"), *line = strtok(text, "\n");
   for (; line != NULL; line = strtok(NULL, "\n")) {
     if (line[0] == '#') continue;
@@ -573,10 +573,10 @@ static void a_planned_timeline_has_no_time(void **state) {
   json_object_set_new(record, "provenance", json_string("predicted"));
   json_object_set_new(record, "recipe",
                       json_string("stack=vramlab amp=bf16 update=in-backward recompute=norm"));
-  (void)draw_timeline(record, &events, &count);
+  (void)draw_timeline(record, "timeline", &events, &count);
   assert_true(events[count - 1].time_ns > 0);
   char *text = contents("timeline", "gp"), last[64];
-  snprintf(last, sizeof(last), "xmax = %lld\n", (long long)count - 1);
+  snprintf(last, sizeof(last), "xmax = %lld\n", (long long)count - SYNTHETIC_HELD - 1);
   assert_non_null(strstr(text, "timed = 0\n"));
   assert_non_null(strstr(text, last));
   /* What is long stands under the title, over two lines. */
@@ -586,8 +586,87 @@ static void a_planned_timeline_has_no_time(void **state) {
   free(events);
 }
 
+/* Every block is a rectangle, from its obtain to its release, within a segment; none overlaps another. */
+static void heap_map_has_every_block(void **state) {
+  (void)state;
+  TimelineEvent *events = NULL;
+  int64_t count = 0, blocks = 1; /* the one held */
+  FigureSet figures = draw_timeline(row(32, 512), "heap-map", &events, &count);
+  assert_int_equal(figures.count, 1);
+  for (int64_t i = SYNTHETIC_HELD; i < count; i++)
+    blocks += events[i].action == MEMORY_OBTAIN;
+  static double at[400][4];
+  int64_t rows = 0;
+  char *text = contents("heap-map", "dat"), *line = strtok(text, "\n");
+  for (; line != NULL; line = strtok(NULL, "\n")) {
+    if (line[0] == '#') continue;
+    assert_true(rows < 400);
+    assert_int_equal(sscanf(line, "%lf %lf %lf %lf", &at[rows][0], &at[rows][1], &at[rows][2], &at[rows][3]),
+                     4);
+    assert_true(at[rows][0] < at[rows][1] && at[rows][2] < at[rows][3]);
+    rows++;
+  }
+  assert_int_equal(rows, SYNTHETIC_SEGMENTS + blocks);
+  for (int64_t i = SYNTHETIC_SEGMENTS; i < rows; i++) {
+    bool inside = false;
+    for (int64_t s = 0; s < SYNTHETIC_SEGMENTS; s++)
+      inside = inside || (at[i][2] >= at[s][2] - 1e-8 && at[i][3] <= at[s][3] + 1e-8);
+    assert_true(inside);
+    for (int64_t j = SYNTHETIC_SEGMENTS; j < i; j++) {
+      double together = fmin(at[i][1], at[j][1]) - fmax(at[i][0], at[j][0]);
+      double common = fmin(at[i][3], at[j][3]) - fmax(at[i][2], at[j][2]);
+      assert_true(together <= at[rows - 1][1] / 1000 || common <= 1e-8);
+    }
+  }
+  free(text);
+  free(events);
+}
+
+/* A series a record, of bytes or shares. */
+static void set_steps(json_t *record, const char *name, const double *values, bool whole) {
+  json_t *list = json_array();
+  for (int i = 0; i < 4; i++)
+    json_array_append_new(list, whole ? json_integer((json_int_t)values[i]) : json_real(values[i]));
+  json_object_set_new(record, name, list);
+}
+
+/* Recipes that concern allocation are drawn over steps, with what they are compared with; others alone are
+ * not. */
+static void fragmentation_is_drawn_of_allocators(void **state) {
+  (void)state;
+  static const double reserved[2][4] = {{4e9, 4e9, 6e9, 6e9}, {4e9, 4e9, 4e9, 4e9}};
+  static const double allocated[4] = {4e9, 3e9, 4e9, 3e9}, scattered[4] = {0, 0.25, 0.5, 0.75};
+  for (int asked = 0; asked < 2; asked++) {
+    SyntheticSet set = {.count = 0};
+    for (int i = 0; i < 2; i++) {
+      json_t *record = row(32, 512);
+      set_steps(record, "step_reserved_bytes", reserved[i], true);
+      set_steps(record, "step_peaks_bytes", asked ? allocated : reserved[1], true);
+      set_steps(record, "step_fragmentation", scattered, false);
+      json_object_set_new(record, "recipe",
+                          json_string(i == 0  ? "baseline"
+                                      : asked ? "allocator=planned"
+                                              : "amp=bf16"));
+      synthetic_add(&set, record);
+    }
+    FigureSet figures = draw(&set, "fragmentation", "png svg pdf");
+    assert_int_equal(figures.figures[0].drawn, asked);
+    if (asked && have_gnuplot()) {
+      char *text = contents("fragmentation", "dat");
+      assert_non_null(strstr(text, "1 1 0\n2 1.33333333 0.25\n3 1.5 0.5\n4 2 0.75\n"));
+      assert_non_null(strstr(text, "1 1 0\n2 1.33333333 0.25\n3 1 0.5\n4 1.33333333 0.75\n"));
+      free(text);
+    } else if (!asked) {
+      assert_non_null(strstr(figures.figures[0].note, "allocator= or defragment="));
+    }
+    synthetic_clear(&set);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(heap_map_has_every_block),
+      cmocka_unit_test(fragmentation_is_drawn_of_allocators),
       cmocka_unit_test(every_figure_of_a_growth_store),
       cmocka_unit_test(degenerate_data_i8),
       cmocka_unit_test(names_are_text),

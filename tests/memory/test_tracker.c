@@ -231,6 +231,42 @@ static void events_tell_where_blocks_lie(void **state) {
   }
 }
 
+/* Where memory is committed bit by bit, offsets are those in the range of addresses, and what is held is what
+ * is committed, whichever parts are given back. */
+static void events_tell_where_blocks_of_ranges_lie(void **state) {
+  (void)state;
+  Fixture fixture;
+  HeapOptions options = {.policy = "expandable"};
+  fixture_open_with(&fixture, &options, FAKE_SCATTERED);
+  Block *blocks[40];
+  for (int i = 0; i < 40; i++)
+    blocks[i] = fixture_obtain(&fixture, i % 4 == 0 ? 3 * KIB * (i + 1) : (i % 5 + 1) * 7 * MIB);
+  for (int i = 0; i < 40; i++)
+    if (i % 8 < 5) vl_heap_release(fixture.heap, &blocks[i]);
+  vl_heap_trim(fixture.heap); /* holes within both ranges */
+  for (int i = 0; i < 40; i++)
+    if (i % 8 == 1) blocks[i] = fixture_obtain(&fixture, 30 * MIB);
+  int64_t count = 0, segments = 0, held_bytes = 0;
+  const MemoryEvent *events = vl_tracker_events(fixture.tracker, &count);
+  for (int64_t i = 0; i < count; i++) {
+    assert_true(events[i].segment >= 0 && events[i].segment < fixture.fake.range_count);
+    assert_true(events[i].address ==
+                fixture.fake.ranges[events[i].segment].address + (uintptr_t)events[i].offset);
+  }
+  const MemorySegment *held = vl_tracker_segments(fixture.tracker, &segments);
+  for (int64_t i = 0; i < segments; i++) {
+    const FakeRange *range = &fixture.fake.ranges[held[i].number];
+    held_bytes += held[i].bytes;
+    assert_true(i == 0 || held[i].address >= held[i - 1].address + (uintptr_t)held[i - 1].bytes);
+    for (int64_t at = held[i].offset; at < held[i].offset + held[i].bytes; at += range->granule_bytes)
+      assert_true(range->committed[at / range->granule_bytes]);
+  }
+  assert_true(held_bytes == fixture_statistics(&fixture).reserved.current_bytes);
+  for (int i = 0; i < 40; i++)
+    vl_heap_release(fixture.heap, &blocks[i]);
+  fixture_close(&fixture);
+}
+
 static void events_can_be_left_out_and_dropped(void **state) {
   (void)state;
   Fixture fixture;
@@ -276,6 +312,7 @@ int main(void) {
       cmocka_unit_test(cached_free_is_measured_at_the_reserved_peak),
       cmocka_unit_test(timeline_replays_to_the_counters),
       cmocka_unit_test(events_tell_where_blocks_lie),
+      cmocka_unit_test(events_tell_where_blocks_of_ranges_lie),
       cmocka_unit_test(events_can_be_left_out_and_dropped),
       cmocka_unit_test(categories_have_names),
   };
