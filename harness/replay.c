@@ -133,10 +133,11 @@ Status vl_replay_run(const TraceFile *file, const char *policy, int64_t capacity
   Status status = vl_ok();
   for (int32_t i = 0; i < POLICY_COUNT && status.code == VL_OK; i++) {
     bool wanted = policy == NULL || strcmp(policy, policies[i].options.policy) == 0;
-    /* There is nothing between steps that are not marked, and a plan of very many blocks takes long. */
+    bool too_many = policy == NULL && is_planned(&policies[i]) && file->trace.block_count > MOST_PLANNED;
+    set->planned_left_out = set->planned_left_out || too_many;
+    /* Nothing is done between steps that are not marked. */
     if (policies[i].defragment && file->trace.step_count == 0) continue;
-    if (policy == NULL && is_planned(&policies[i]) && file->trace.block_count > MOST_PLANNED) continue;
-    if (wanted) status = run_row(set, &policies[i]);
+    if (wanted && !too_many) status = run_row(set, &policies[i]);
   }
   if (status.code == VL_OK && set->count == 0) status = refuse_policy(policy);
   if (status.code != VL_OK) vl_replay_free(set);
@@ -225,6 +226,9 @@ static void print_table(const ReplaySet *set, FILE *out) {
   fputc('\n', out);
   for (int32_t i = 0; i < set->count; i++)
     print_row(set, &set->rows[i], out);
+  if (set->planned_left_out)
+    fprintf(out, "planned is left out: more than %d blocks (--policy planned plans them all the same)\n",
+            MOST_PLANNED);
   if (set->searched)
     fputs("fits in: the least capacity in which every request is served, memory that is cached being given "
           "back "

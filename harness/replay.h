@@ -28,8 +28,9 @@ typedef struct ReplaySet {
   const TraceFile *file;
   int64_t capacity_bytes; /* 0: none */
   bool searched;
-  TracePeak peak; /* the lower bound */
-  TracePlan plan; /* for policy planned, where it is among the rows */
+  bool planned_left_out; /* very many blocks take long to plan */
+  TracePeak peak;        /* the lower bound */
+  TracePlan plan;        /* for policy planned, where it is among the rows */
   Replay *rows;
   int32_t count;
 } ReplaySet;
