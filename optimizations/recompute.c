@@ -8,7 +8,10 @@
  * it.
  *
  * A layer or instance norm is repeated from its input, which its own gradient needs too: of the two, the
- * input is what is kept, and with it chains of residual additions end there. */
+ * input is what is kept, and with it chains of residual additions end there.
+ *
+ * A concatenation with what is repeated is repeated too: at a skip connection what comes from below is kept,
+ * not both side by side. */
 #include "optimizations/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -54,14 +57,20 @@ static bool is_cheap(const Node *node, const char *value) {
   return false;
 }
 
-/* Element by element from one input: repeated where that is repeated anyway, so that it need not be kept in
- * its stead. */
+/* Copies its inputs, changed element by element at most. */
+static bool passes_on(const Node *node) {
+  return is_op(node, "cast") || is_op(node, "dropout") || is_op(node, "concat");
+}
+
+/* Repeated where an input is repeated anyway, so that it need not be kept in its stead. */
 static bool carries_on(const Node *node) {
-  if (!is_op(node, "cast") && !is_op(node, "dropout")) return false;
-  const Node *maker = node->inputs[0]->producer;
-  while (maker && vl_node_is_view(maker))
-    maker = maker->inputs[0]->producer;
-  return maker && maker->recompute_on_use;
+  for (int32_t i = 0; i < node->input_count && passes_on(node); i++) {
+    const Node *maker = node->inputs[i] ? node->inputs[i]->producer : NULL;
+    while (maker && vl_node_is_view(maker))
+      maker = maker->inputs[0]->producer;
+    if (maker && maker->recompute_on_use) return true;
+  }
+  return false;
 }
 
 /* Makes its statistics itself. */
@@ -85,8 +94,8 @@ static bool is_repeatable(const Graph *graph, const Node *node, const char *valu
 static bool is_needed(const Graph *graph, const Tensor *tensor, const char *value) {
   for (int32_t i = tensor->producer->position + 1; i < graph->node_count; i++) {
     const Node *node = graph->nodes[i];
-    bool passes_on = is_op(node, "cast") || is_op(node, "dropout") || is_repeatable(graph, node, value);
-    if (node->segment == SEGMENT_FORWARD && !passes_on) continue;
+    bool repeated = passes_on(node) || is_repeatable(graph, node, value);
+    if (node->segment == SEGMENT_FORWARD && !repeated) continue;
     for (int32_t k = 0; k < node->input_count; k++) {
       if (!node->inputs[k] || node->inputs[k]->storage != tensor->storage) continue;
       if (node->segment != SEGMENT_FORWARD || is_needed(graph, node->outputs[0], value)) return true;

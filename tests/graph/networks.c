@@ -163,9 +163,11 @@ void network_volumes(int64_t batch, double dice, Program *program) {
   program->training = true;
   Tensor *x = vl_graph_input(graph, "images", DTYPE_F32, 5, (int64_t[]){batch, 2, 7, 6, 5}, 0);
   Tensor *skip = volume_block(graph, "enc1", x, 0.0);
-  x = volume_block(graph, "enc2", skip, 0.0);
+  Tensor *second = volume_block(graph, "enc2", skip, 0.0);
   vl_graph_set_scope(graph, "skip");
-  x = apply(graph, "add", NULL, x, skip);
+  x = conv_volume(graph, "up", apply(graph, "add", NULL, second, skip), 16, 1);
+  vl_graph_set_scope(graph, "concat");
+  require_ok(vl_concat(graph, (Tensor *[]){x, second}, 2, 1, &x));
   x = volume_block(graph, "dec", x, 0.01);
   program->logits = conv_volume(graph, "head", x, 3, 1);
   vl_graph_set_scope(graph, "loss");

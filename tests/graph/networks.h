@@ -37,8 +37,9 @@ void network_running_mean(Program *program);
 void network_tied(Program *program);
 
 /* Volumes of (batch, 2, 7, 6, 5): three 3-D convolutions, each with instance norm and an in-place ReLU (the
- * last one leaky) in a block of its own, the first one's output added to the second's; three classes a place,
- * by cross entropy and `dice` times a Dice loss. */
+ * last one leaky) in a block of its own, the first one's output added to the second's, that sum through a
+ * 1x1x1 convolution and the second's output side by side in front of the third; three classes a place, by
+ * cross entropy and `dice` times a Dice loss. */
 void network_volumes(int64_t batch, double dice, Program *program);
 
 #endif
