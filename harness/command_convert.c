@@ -49,7 +49,12 @@ static const struct argp convert_argp = {
         "files "
         "say and stored with their mean and deviation, volumes turned to go from left to right, behind to "
         "before and below to above; spacing is kept, nothing is resampled. Every Nth volume, in order of the "
-        "names, is held out."};
+        "names, is held out.\n\n"
+        "OUT.h5, for programs that write such files themselves: groups volumes and held_out_volumes; in each "
+        "a "
+        "group a volume with datasets image (channels, depth, height, width), numbers, and labels (depth, "
+        "height, width), whole numbers from 0 on, and the attribute spacing_mm (3). With attributes mean and "
+        "standard_deviation (channels) of image, it is read less the one in units of the other."};
 
 /* ---- One volume -------------------------------------------------------------------------------------------------------- */
 

@@ -68,6 +68,22 @@ static void training_ends_with_dice(void **state) {
   forget(trained);
 }
 
+/* Cross entropy alone is a mean over voxels: micro-batches add up to it, with the last step of an epoch
+ * smaller than the others and padding in some patches. */
+static void micro_batches_give_the_batch(void **state) {
+  (void)state;
+  CellResult *whole = run((Asked){"cpu", "", "phantoms:5+1", "dice=0", 4, false}),
+             *parts = run((Asked){"cpu", "accumulate=2", "phantoms:5+1", "dice=0", 2, false});
+  assert_int_equal(whole->loss_count, 2);
+  assert_int_equal(parts->loss_count, 2);
+  for (int32_t i = 0; i < 2;
+       i++) /* what weights differ by after an update is far less than 1e-4 of the loss */
+    assert_true(fabs(whole->losses[i] - parts->losses[i]) <= 1e-4 * whole->losses[i]);
+  assert_true(whole->losses[0] != whole->losses[1]);
+  forget(whole);
+  forget(parts);
+}
+
 /* Instance norm is of each sample alone: the batch of windows changes nothing but the order in which kernels
  * work. The sums on the device are in its peak, byte for byte. */
 static void the_place_of_the_sums_changes_only_memory(void **state) {
@@ -124,6 +140,7 @@ static void sums_are_predicted(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(training_ends_with_dice),
+      cmocka_unit_test(micro_batches_give_the_batch),
       cmocka_unit_test(the_place_of_the_sums_changes_only_memory),
       cmocka_unit_test(the_sums_stand_beside_a_plan),
       cmocka_unit_test(sums_are_predicted),
