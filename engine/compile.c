@@ -88,7 +88,8 @@ HeapOptions vl_program_heap_options(const Program *program) {
   return (HeapOptions){.policy = program->allocation_policy,
                        .max_split_bytes = program->max_split_bytes,
                        .gc_threshold = program->gc_threshold,
-                       .round_divisions = program->round_divisions};
+                       .round_divisions = program->round_divisions,
+                       .remap = program->remap};
 }
 
 const Program *vl_executable_program(const Executable *executable) { return &executable->program; }

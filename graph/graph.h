@@ -353,6 +353,7 @@ typedef struct Program {
   int64_t max_split_bytes;
   double gc_threshold;
   int32_t round_divisions;
+  bool remap;
   bool defragment;               /* the heap is compacted between steps */
   const char *checkpoint_chosen; /* the value checkpoint=auto stands for here; NULL */
 } Program;

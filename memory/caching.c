@@ -196,6 +196,8 @@ static Status check(const Backing *backing, const HeapOptions *options) {
     return vl_error(VL_INVALID,
                     "a garbage collection threshold of %g; accepted: between 0 and 1, or 0 for none",
                     threshold);
+  if (options->remap)
+    return vl_error(VL_INVALID, "caching takes no remapping: its segments have no granules");
   if (threshold > 0.0 && options->capacity_bytes == 0)
     return vl_error(VL_INVALID,
                     "a garbage collection threshold of %g is a share of the capacity, and there is none",

@@ -9,6 +9,7 @@
 
 typedef struct Expandable {
   Pieces pieces;
+  bool remap;
 } Expandable;
 
 /* More than any machine has; addresses cost nothing. A multiple of every granule. */
@@ -26,15 +27,16 @@ static void forget(Expandable *expandable, PieceSegment *segment) {
   vl_pieces_remove_segment(&expandable->pieces, segment);
 }
 
-/* Takes the memory of the whole granules in a free piece; returns their bytes. *after: the piece to go on
- * with. */
-static int64_t decommit(Expandable *expandable, Piece *piece, Piece **after) {
+/* Takes the memory of whole granules in a free piece, no more of them than hold `most_bytes`; returns their
+ * bytes. *after: the piece to go on with. */
+static int64_t decommit(Expandable *expandable, Piece *piece, int64_t most_bytes, Piece **after) {
   Pieces *pieces = &expandable->pieces;
   PieceSegment *segment = piece->segment;
   int64_t granule = granule_bytes(segment), begin = vl_round_up(piece->node.offset, granule);
   int64_t end = (piece->node.offset + piece->node.bytes) / granule * granule;
   *after = piece->next;
   if (begin >= end) return 0;
+  if (end - begin > most_bytes) end = begin + vl_round_up(most_bytes, granule);
   vl_pieces_remove(pieces, piece);
   if (begin > piece->node.offset) {
     Piece *middle = vl_pieces_cut(pieces, piece, begin - piece->node.offset);
@@ -55,7 +57,7 @@ static int64_t trim(void *state) {
     PieceSegment *next = segment->next;
     for (Piece *piece = segment->first, *after; piece != NULL; piece = after) {
       after = piece->next;
-      if (piece->use == PIECE_FREE) released_bytes += decommit(expandable, piece, &after);
+      if (piece->use == PIECE_FREE) released_bytes += decommit(expandable, piece, INT64_MAX, &after);
     }
     if (segment->first->use == PIECE_UNCOMMITTED && segment->first->next == NULL) forget(expandable, segment);
     segment = next;
@@ -102,12 +104,23 @@ static Status add_segment(Expandable *expandable, int stream, bool small, Piece 
   return vl_ok();
 }
 
+/* Takes granules that hold so many bytes from free pieces. spared: what is about to grow. */
+static void take_free_granules(Expandable *expandable, int64_t bytes, const Piece *spared) {
+  for (PieceSegment *segment = expandable->pieces.segments; segment != NULL; segment = segment->next) {
+    for (Piece *piece = segment->first, *after; piece != NULL && bytes > 0; piece = after) {
+      after = piece->next;
+      if (piece->use == PIECE_FREE && piece != spared) bytes -= decommit(expandable, piece, bytes, &after);
+    }
+  }
+}
+
 /* Gives memory to the front of an uncommitted piece, `bytes` of it rounded up to granules, and joins it with
  * what is free around it. */
 static Status commit(Expandable *expandable, Piece *piece, int64_t bytes, Piece **free_piece) {
   Pieces *pieces = &expandable->pieces;
   const PieceSegment *segment = piece->segment;
   int64_t whole_bytes = vl_round_up(bytes, granule_bytes(segment));
+  if (expandable->remap) take_free_granules(expandable, whole_bytes, piece->previous);
   VL_TRY(
       vl_segment_commit(pieces->source, segment->address, piece->node.offset, whole_bytes, segment->stream));
   if (whole_bytes < piece->node.bytes) (void)vl_pieces_cut(pieces, piece, whole_bytes);
@@ -217,6 +230,7 @@ static Status check(const Backing *backing, const HeapOptions *options) {
 static void *create(SegmentSource *source, const HeapOptions *options) {
   Expandable *expandable = vl_allocate(sizeof *expandable);
   vl_pieces_open(&expandable->pieces, source, options->round_divisions);
+  expandable->remap = options->remap;
   return expandable;
 }
 

@@ -186,6 +186,9 @@ typedef struct HeapOptions {
                               0: off, else below 1 */
   int32_t round_divisions; /* roundup_power2_divisions: sizes are rounded up to the next of so many steps
                               between powers of two; also of expandable. 0: off, else 2, 4, ..., 64 */
+  /* Ours, of expandable: free granules go where memory is needed before more is taken, not only before a
+   * request fails. */
+  bool remap;
 } HeapOptions;
 
 typedef struct Heap Heap;

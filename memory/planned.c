@@ -237,7 +237,8 @@ static HeapUnplanned unplanned(const void *state) { return ((const Planned *)sta
 
 static Status check(const Backing *backing, const HeapOptions *options) {
   (void)backing;
-  if (options->max_split_bytes == 0 && options->gc_threshold == 0.0 && options->round_divisions == 0)
+  if (options->max_split_bytes == 0 && options->gc_threshold == 0.0 && options->round_divisions == 0 &&
+      !options->remap)
     return vl_ok();
   return vl_error(VL_INVALID,
                   "planned takes no options: places are planned, and nothing is split, collected or "

@@ -15,6 +15,7 @@ typedef struct Choice {
   int64_t max_split_bytes;
   double gc_threshold;
   int64_t round_divisions;
+  bool remap;
 } Choice;
 
 static Status refuse(const char *value, const char *reason) {
@@ -48,6 +49,11 @@ static Status parse_option(const char *value, char *option, Choice *choice) {
   bool caching = strcmp(choice->policy, "caching") == 0;
   if (strcmp(option, "round") == 0)
     return choice->round_divisions ? refuse(value, "round is given twice") : parse_round(value, text, choice);
+  if (strcmp(option, "remap") == 0) {
+    if (caching) return refuse(value, "caching takes no remap: its segments have no granules");
+    choice->remap = strcmp(text, "always") == 0;
+    return choice->remap ? vl_ok() : refuse(value, "remap is always, or not given");
+  }
   if (!caching && strcmp(option, "max-split") == 0)
     return refuse(value,
                   "expandable takes no max-split: blocks that merge beyond it would never be used again");
@@ -58,7 +64,7 @@ static Status parse_option(const char *value, char *option, Choice *choice) {
                                    : parse_max_split(value, text, choice);
   if (strcmp(option, "gc") == 0)
     return choice->gc_threshold > 0.0 ? refuse(value, "gc is given twice") : parse_gc(value, text, choice);
-  return refuse(value, "the options are max-split, gc and round");
+  return refuse(value, "the options are max-split, gc, round and remap");
 }
 
 static Status parse(const char *value, Choice *choice) {
@@ -97,6 +103,7 @@ static Status apply(Program *program, const char *value, const Target *target) {
   program->max_split_bytes = choice.max_split_bytes;
   program->gc_threshold = choice.gc_threshold;
   program->round_divisions = (int32_t)choice.round_divisions;
+  program->remap = choice.remap;
   return vl_ok();
 }
 
@@ -109,8 +116,10 @@ const Optimization optimization_allocator = {
     .turn_on = "import os; os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\""
                "  # before import torch; max-split, gc, round: \"max_split_size_mb:20,"
                "garbage_collection_threshold:0.8,roundup_power2_divisions:4\"; planned: no equivalent",
-    .values = "caching[:max-split=20MiB,gc=0.8,round=4] (PyTorch's, with its options), expandable[:round=4] "
-              "(its expandable segments), planned (places from the schedule)",
+    .values =
+        "caching[:max-split=20MiB,gc=0.8,round=4] (PyTorch's, with its options), "
+        "expandable[:round=4,remap=always] (its expandable segments; remap is ours), planned (places from "
+        "the schedule)",
     .help = "how blocks are cut from the device's memory: cached, in segments that grow, or planned ahead",
     .phase = PHASE_POLICY,
     .preserves = PRESERVES_BITWISE,

@@ -211,6 +211,8 @@ static void contents_survive_traffic_under_every_policy(void **state) {
        .capacity_bytes = 400 * MIB},
       {.policy = "expandable", .capacity_bytes = 300 * MIB},
       {.policy = "expandable", .round_divisions = 8, .capacity_bytes = 200 * MIB},
+      {.policy = "expandable", .remap = true},
+      {.policy = "expandable", .remap = true, .capacity_bytes = 200 * MIB},
       {.policy = "planned", .capacity_bytes = 300 * MIB},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

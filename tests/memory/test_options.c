@@ -41,6 +41,8 @@ static void combinations_are_refused_with_a_reason(void **state) {
       {{.policy = "caching", .round_divisions = 3}, "2, 4, 8"},
       {{.policy = "caching", .round_divisions = 128}, "2, 4, 8"},
       {{.policy = "caching", .round_divisions = -4}, "2, 4, 8"},
+      {{.policy = "caching", .remap = true}, "no granules"},
+      {{.policy = "planned", .remap = true}, "no options"},
       {{.policy = "expandable", .max_split_bytes = 20 * MIB}, "never be used again"},
       {{.policy = "expandable", .gc_threshold = 0.5, .capacity_bytes = MIB}, "garbage collection"},
       {{.policy = "expandable", .round_divisions = 5}, "2, 4, 8"},
@@ -257,6 +259,31 @@ static void granules_move_before_a_request_fails(void **state) {
   fixture_close(&fixture);
 }
 
+/* What is free in the middle goes to the end, and no more memory is taken; without remapping it is. */
+static void free_granules_are_remapped_before_memory_is_taken(void **state) {
+  (void)state;
+  for (int remap = 0; remap <= 1; remap++) {
+    Fixture fixture;
+    HeapOptions options = {.policy = "expandable", .remap = remap == 1};
+    fixture_open_with(&fixture, &options, FAKE_ASCENDING);
+    Block *blocks[5];
+    for (int i = 0; i < 5; i++)
+      blocks[i] = fixture_obtain(&fixture, 20 * MIB);
+    uintptr_t start = blocks[0]->address;
+    vl_heap_release(fixture.heap, &blocks[1]);
+    vl_heap_release(fixture.heap, &blocks[3]);
+    blocks[1] = fixture_obtain(&fixture, 35 * MIB);
+    assert_true(blocks[1]->address == start + (uintptr_t)(100 * MIB));
+    assert_int_equal(reserved_bytes(&fixture), remap ? 100 * MIB : 140 * MIB);
+    blocks[3] = fixture_obtain(&fixture, 10 * MIB); /* the lowest addresses again, or the hole there */
+    assert_true(blocks[3]->address == start + (uintptr_t)(20 * MIB));
+    assert_int_equal(reserved_bytes(&fixture), remap ? 120 * MIB : 140 * MIB);
+    for (int i = 0; i < 5; i++)
+      vl_heap_release(fixture.heap, &blocks[i]);
+    fixture_close(&fixture);
+  }
+}
+
 /* ---- G1 --------------------------------------------------------------------------------------------------- */
 
 /* 60, 30, a pin of 1 MiB, 60 and 30 released, thirty times, under every combination there is. */
@@ -298,8 +325,8 @@ static void pins_do_not_grow_reserved_under_any_option_g1(void **state) {
                            .round_divisions = i & 4 ? 4 : 0};
     run_cycles_g1(&options, i & 8);
   }
-  for (int i = 0; i < 4; i++) {
-    HeapOptions options = {.policy = "expandable", .round_divisions = i & 1 ? 4 : 0};
+  for (int i = 0; i < 8; i++) {
+    HeapOptions options = {.policy = "expandable", .round_divisions = i & 1 ? 4 : 0, .remap = (i & 4) != 0};
     run_cycles_g1(&options, i & 2);
   }
   HeapOptions planned = {.policy = "planned"};
@@ -316,6 +343,7 @@ int main(void) {
       cmocka_unit_test(a_range_grows_by_granules),
       cmocka_unit_test(the_growing_end_is_taken_last),
       cmocka_unit_test(granules_move_before_a_request_fails),
+      cmocka_unit_test(free_granules_are_remapped_before_memory_is_taken),
       cmocka_unit_test(pins_do_not_grow_reserved_under_any_option_g1),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -110,7 +110,7 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("allocator=caching:", "an option is missing", "expandable");
   assert_refused("allocator=caching:gc=0.5,", "an option is missing", "");
   assert_refused("allocator=caching:gc", "key=value", "");
-  assert_refused("allocator=caching:size=4", "the options are max-split, gc and round", "");
+  assert_refused("allocator=caching:size=4", "the options are max-split, gc, round and remap", "");
   assert_refused("allocator=caching:max-split=19MiB", "20MiB or more", "max_split_size_mb");
   assert_refused("allocator=caching:max-split=big", "big", "");
   assert_refused("allocator=caching:gc=1", "below 1", "share of the capacity");
@@ -118,6 +118,8 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("allocator=caching:round=6", "power of two", "");
   assert_refused("allocator=caching:round=128", "round", "64");
   assert_refused("allocator=caching:gc=0.5,gc=0.6", "gc is given twice", "");
+  assert_refused("allocator=caching:remap=always", "caching takes no remap", "");
+  assert_refused("allocator=expandable:remap=sometimes", "remap is always", "");
   assert_refused("allocator=expandable:gc=0.5", "expandable takes no gc", "");
   assert_refused("allocator=expandable:max-split=20MiB", "expandable takes no max-split",
                  "never be used again");
