@@ -102,8 +102,10 @@ Status cell_take_scaler(Cell *cell) VL_CHECKED;
 void cell_begin_timeline(Cell *cell);
 /* An instance was launched: the events up to here are those of its segment. */
 void cell_mark_segment(Cell *cell, const Instance *instance);
-/* Puts what was held and the events since into the result. */
+/* Puts what was held and the events since into the result, and keeps no more. */
 void cell_end_timeline(Cell *cell);
+/* Keeps no more, and forgets the events since it began. */
+void cell_drop_timeline(Cell *cell);
 
 /* ---- cell_divide.c ---- */
 

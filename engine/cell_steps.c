@@ -173,7 +173,6 @@ Status cell_run_steps(Cell *cell) {
   cell->run.observe_context = cell;
   if (spec->monitor && !spec->inference && !result->device.predicts) {
     cell->monitor = engine_monitor_create();
-    cell->run.observe = observe;
     result->monitors = vl_allocate((size_t)total * sizeof *result->monitors);
   }
   StepResult step;
@@ -181,11 +180,14 @@ Status cell_run_steps(Cell *cell) {
   for (int32_t i = 0; i < total; i++) {
     bool last = i == total - 1;
     int64_t events_before = vl_tracker_event_count(cell->tracker);
-    if (last && spec->timeline) {
-      cell_begin_timeline(cell);
-      cell->run.observe = observe;
-    }
-    VL_TRY(one_step(cell, i, total, &step));
+    /* The first step's is kept when there it runs out of memory, as it mostly does if it does. */
+    bool timeline = spec->timeline && (i == 0 || last);
+    if (timeline) cell_begin_timeline(cell);
+    cell->run.observe = timeline || cell->monitor ? observe : NULL;
+    Status status = one_step(cell, i, total, &step);
+    if (timeline && (last || status.code == VL_OUT_OF_MEMORY)) cell_end_timeline(cell);
+    if (timeline && !last) cell_drop_timeline(cell);
+    VL_TRY(status);
     take_step_peak(cell, i >= warmup);
     if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     if (i < warmup) continue;
@@ -195,7 +197,6 @@ Status cell_run_steps(Cell *cell) {
   }
   take_offload(cell, &step, stall_ns, steps);
   take_allocation(cell, &step);
-  if (spec->timeline) cell_end_timeline(cell);
   cell->run.observe = NULL;
   return vl_ok();
 }

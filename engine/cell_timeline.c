@@ -1,4 +1,5 @@
-/* The timeline of a cell's last step: what was held when it began, and every event since. */
+/* The timeline of a cell's last step, or of the first when that runs out of memory: what was held when it
+ * began, and every event since. */
 #include "engine/cell.h"
 #include <stdlib.h>
 
@@ -76,6 +77,13 @@ void cell_begin_timeline(Cell *cell) {
   cell->marks_segments = true;
 }
 
+void cell_drop_timeline(Cell *cell) {
+  vl_tracker_keep_events(cell->tracker, false);
+  vl_tracker_clear_events(cell->tracker);
+  cell->marks_segments = false;
+  cell->mark_count = 0;
+}
+
 /* ---- What happened --------------------------------------------------------------------------------------- */
 
 void cell_end_timeline(Cell *cell) {
@@ -106,6 +114,5 @@ void cell_end_timeline(Cell *cell) {
                           .stream = events[i].stream};
     set_names(to, events[i].name, events[i].scope);
   }
-  vl_tracker_keep_events(cell->tracker, false);
-  cell->marks_segments = false;
+  cell_drop_timeline(cell);
 }

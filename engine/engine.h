@@ -226,7 +226,7 @@ typedef struct CellSpec {
   uint64_t seed;
   bool inference;
   bool unlimited; /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
-  bool timeline;  /* keep the events of the last step */
+  bool timeline;  /* keep the events of the last step, or of the first when it runs out of memory */
   bool monitor;   /* watch the numbers of every step, which then tells nothing about time */
   char data[512]; /* HDF5 file of images, text or volumes, or "phantoms"; "" = synthetic */
   char save_state[512], load_state[512];
@@ -374,8 +374,9 @@ typedef struct CellObserver {
 /* Runs a cell from nothing to a result. VL_INVALID for a bad spec; out of memory, divergence and
  * unsupported are results (status in *result) and return VL_OK. */
 Status vl_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result) VL_CHECKED;
-/* Puts what a recipe says about the case's arguments (groups=4) in the place of their defaults. VL_UNSUPPORTED
- * when the case has no such argument, VL_INVALID when it was set to something else or does not take the value.
+/* Puts what a recipe says about the case's arguments (groups=4) in the place of their defaults.
+ * VL_UNSUPPORTED when the case has no such argument, VL_INVALID when it was set to something else or does not
+ * take the value.
  */
 Status vl_recipe_arguments(const Recipe *recipe, const Case *of, int64_t *values) VL_CHECKED;
 /* Checks a spec without running: case, recipe, settings, device names. */

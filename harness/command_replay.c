@@ -141,8 +141,11 @@ static Status trace_of_store(const ReplayCommand *command, TraceFile **file) {
   if (status.code == VL_OK) {
     char text[160];
     describe(record, text, sizeof text);
-    (*file)->source = vl_arena_format((*file)->arena, "the last step of %s, %s", text,
-                                      vl_record_text(record, "provenance"));
+    bool failed = vl_record_has_status(record, "oom");
+    (*file)->source = vl_arena_format((*file)->arena, "the %s step of %s, %s", failed ? "failed" : "last",
+                                      text, vl_record_text(record, "provenance"));
+    int64_t capacity_bytes = vl_record_integer(record, "capacity_bytes");
+    (*file)->capacity_bytes = capacity_bytes > 0 ? capacity_bytes : 0;
   }
   vl_store_close(&store);
   return status;

@@ -257,7 +257,9 @@ static void write_panels(Panel *panels, int32_t count, FigureData *out) {
   for (int32_t p = 0; p < count; p++) {
     char name[VL_RECIPE_BYTES + 64];
     const char *recipe = vl_record_text(panels[p].record, "recipe");
-    snprintf(name, sizeof name, "%s: %.2f GiB", recipe != NULL ? recipe : "unnamed", panels[p].map.height);
+    bool failed = vl_record_has_status(panels[p].record, "oom");
+    snprintf(name, sizeof name, "%s: %s%.2f GiB", recipe != NULL ? recipe : "unnamed",
+             failed ? "out of memory at " : "", panels[p].map.height);
     fputs(p > 0 ? ", " : "", variables);
     int32_t its = vl_gnuplot_wrapped(variables, name, (size_t)(96 / count));
     if (its > lines) lines = its;

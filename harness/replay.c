@@ -166,6 +166,11 @@ static void print_trace(const ReplaySet *set, FILE *out) {
   if (set->file->reserved_peak_bytes >= 0) fprintf(out, "reserved when it was recorded: %s\n", bytes);
   vl_format_bytes(set->capacity_bytes, bytes, sizeof bytes);
   if (set->capacity_bytes > 0) fprintf(out, "capacity: %s\n", bytes);
+  bool failed = false;
+  for (int64_t i = 0; i < trace->event_count; i++)
+    failed = failed || trace->events[i].action == TRACE_FAILED;
+  if (failed)
+    fputs("it ran out of memory when it was recorded: what would have come after that is not known\n", out);
 }
 
 /* One unit for every number of bytes. */

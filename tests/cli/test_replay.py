@@ -283,6 +283,19 @@ class ReplayTest(ProgramTest):
         self.run_program("replay", "store", "--cell", record["cell_key"][:8])
         self.run_program("replay", "store/results.h5", "--cell", record["cell_key"])
 
+    def test_a_step_that_failed(self):
+        cell = "plan", "--case", "resnet50", "--set", "size=64", "--batch", "64", "--json"
+        needed = strict_json(self.run_program(*cell).stdout)["peak_reserved_bytes"]
+        capacity = needed * 8 // 10
+        failed = strict_json(self.run_program(*cell, "--capacity", capacity, "-o", "store", "--timeline", code=1).stdout)
+        replayed = self.replay("store")
+        self.assertIn("the failed step of resnet50", replayed["source"])
+        self.assertEqual(replayed["capacity_bytes"], capacity)
+        caching = replayed["policies"][0]
+        self.assertEqual((caching["status"], caching["oom_request_bytes"]), ("oom", failed["oom_request_bytes"]))
+        self.assertIn("what would have come after that is not known", self.run_program("replay", "store", "--quick").stdout)
+        self.assertEqual(self.replay("store", "--capacity", 0)["policies"][0]["status"], "ok")
+
     def test_usage(self):
         self.refuses("replay", says="give a trace, or a store")
         self.refuses("replay", "nothing.jsonl", says="nothing.jsonl: No such file")

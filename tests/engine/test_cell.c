@@ -513,7 +513,7 @@ static int64_t check_held(const CellResult *r) {
     if (event->action == MEMORY_OBTAIN) bytes += event->bytes;
     if (event->action == MEMORY_RELEASE) bytes -= event->bytes;
     assert_int_equal(bytes, event->allocated_bytes);
-    assert_true(event->heap_segment >= 0);
+    assert_true(event->action == MEMORY_OOM || event->heap_segment >= 0);
   }
   return held;
 }
@@ -540,6 +540,27 @@ static void the_timeline_names_segments(void **state) {
   }
   assert_int_equal(logits_released, 1);
   assert_true(updates > 0);
+  vl_cell_result_clear(&r);
+}
+
+/* The timeline of a step that runs out of memory ends with the request, and with what is given back for it.
+ */
+static void the_timeline_of_a_failed_step_is_kept(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  CellResult r = run(&spec);
+  spec.timeline = true;
+  spec.capacity_bytes = r.peak_allocated_bytes * 9 / 10;
+  vl_cell_result_clear(&r);
+  r = run(&spec);
+  assert_string_equal(r.status, "oom");
+  int64_t failed = -1;
+  for (int64_t i = check_held(&r); i < r.timeline_count; i++) {
+    if (r.timeline[i].action == MEMORY_OOM) failed = i;
+    assert_true(failed < 0 || i == failed || r.timeline[i].action == MEMORY_RELEASE);
+  }
+  assert_true(failed > 0);
+  assert_int_equal(r.timeline[failed].requested_bytes, r.oom_request_bytes);
   vl_cell_result_clear(&r);
 }
 
@@ -693,6 +714,7 @@ int main(void) {
       cmocka_unit_test(a_request_to_stop_ends_after_the_step),
       cmocka_unit_test(a_cell_goes_on_where_a_saved_one_ended),
       cmocka_unit_test(the_timeline_names_segments),
+      cmocka_unit_test(the_timeline_of_a_failed_step_is_kept),
       cmocka_unit_test(inference_keeps_no_gradients),
       cmocka_unit_test(data_gives_an_accuracy),
       cmocka_unit_test(epochs_end_with_a_window_of_their_own_b3),
