@@ -50,6 +50,8 @@ static const ReplayPolicy policies[] = {
     {"caching, compacted", {.policy = "caching"}, true, NULL},
     {"expandable", {.policy = "expandable"}, false, "expandable_segments:True"},
     {"expandable, compacted", {.policy = "expandable"}, true, NULL},
+    {"expandable, remap", {.policy = "expandable", .remap = true}, false, NULL},
+    {"expandable, remap, compacted", {.policy = "expandable", .remap = true}, true, NULL},
     {"planned", {.policy = "planned"}, false, NULL},
 };
 enum { POLICY_COUNT = sizeof policies / sizeof *policies, MIB = 1 << 20, MOST_PLANNED = 50000 };
