@@ -116,12 +116,14 @@ static Status attend(Builder *builder, int64_t layer, Tensor *x, Tensor **y) {
   Tensor *packed;
   vl_graph_set_scope(graph, "layers.%lld.qkv", (long long)layer);
   VL_TRY(project(builder, x, 3 * hidden, &packed));
+  packed->producer->hold = HOLD_BLOCK; /* q, k and v */
   VL_TRY(reshape(builder, packed, 5, (int64_t[]){batch, sequence, 3, heads, hidden / heads}, &packed));
   vl_graph_set_scope(graph, "layers.%lld.attention", (long long)layer);
   OpParams params = {.rate = builder->rate, .random_scope = builder->rate > 0.0 ? graph->scope : NULL};
   Node *node;
   Tensor *inputs[] = {packed, builder->mask};
   VL_TRY(vl_graph_add(graph, "attention", &params, inputs, builder->mask ? 2 : 1, &node));
+  node->hold = HOLD_BLOCK; /* the context */
   return reshape(builder, node->outputs[0], 3, (int64_t[]){batch, sequence, hidden}, y);
 }
 
@@ -244,6 +246,7 @@ const Case case_bert_base = {
     .help = "BERT-base pretraining, 110.1 M parameters: masked tokens and next sentence",
     .arguments = base_arguments,
     .argument_count = ARGUMENTS,
+    .shape_arguments = {"sequence"},
     .build = build,
 };
 
@@ -253,5 +256,6 @@ const Case case_bert_large = {
     .help = "BERT-large pretraining, 336.2 M parameters: masked tokens and next sentence",
     .arguments = large_arguments,
     .argument_count = ARGUMENTS,
+    .shape_arguments = {"sequence"},
     .build = build,
 };

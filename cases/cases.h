@@ -4,7 +4,7 @@
 
 #include "graph/graph.h"
 
-enum { VL_MAX_CASE_ARGUMENTS = 12 };
+enum { VL_MAX_CASE_ARGUMENTS = 12, VL_SHAPE_ARGUMENTS = 3 };
 
 /* One named integer a case takes (`--set size=96`). */
 typedef struct CaseArgument {
@@ -19,6 +19,8 @@ typedef struct Case {
   const char *help;              /* one line */
   const CaseArgument *arguments; /* argument 0 is always micro_batch */
   int32_t argument_count;
+  /* Arguments that are the size of a sample, which a queue of different ones sets; NULL: fewer. */
+  const char *shape_arguments[VL_SHAPE_ARGUMENTS];
   /* Builds the forward graph into program (graph, loss, logits, training, optimizer defaults).
    * values: one per argument, already within range. training: false builds the evaluation graph. */
   Status (*build)(const int64_t *values, bool training, Program *program);

@@ -152,5 +152,6 @@ const Case case_resnet50 = {
     .help = "ResNet-50 v1.5 image classification, 25.6 M parameters at 1000 classes",
     .arguments = arguments,
     .argument_count = sizeof arguments / sizeof *arguments,
+    .shape_arguments = {"size"},
     .build = build,
 };

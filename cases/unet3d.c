@@ -74,6 +74,7 @@ static Status level(const Builder *builder, const char *part, int32_t index, int
   for (int32_t i = 0; i < 2; i++) {
     const char *scope = vl_arena_format(builder->graph->arena, "%s.%d.%d", part, index, i);
     VL_TRY(unit(builder, scope, width, i == 0 ? stride : 1, x));
+    if (i == 0) (*x)->producer->hold = HOLD_BLOCK; /* an argument of the call of the second */
   }
   return vl_ok();
 }
@@ -89,6 +90,7 @@ static Status decoder_level(const Builder *builder, int32_t index, Tensor *skip,
   VL_TRY(vl_conv_transpose(graph, *x, weight, bias, 2, 0, 1, x));
   vl_graph_set_scope(graph, "cat.%d", index);
   VL_TRY(vl_concat(graph, (Tensor *[]){*x, skip}, 2, 1, x));
+  (*x)->producer->hold = HOLD_BLOCK; /* an argument of the level's call */
   return level(builder, "dec", index, width, 1, x);
 }
 
@@ -142,6 +144,7 @@ static Status build_graph(const Builder *builder, bool training, Program *progra
     graph->block = ++graph->block_count;
     VL_TRY(level(builder, "enc", i, widths[i], i == 0 ? 1 : 2, &x));
     skips[i] = x;
+    x->producer->hold = HOLD_FORWARD; /* in a list */
   }
   for (int32_t i = 0; i < LEVELS - 1; i++) {
     graph->block = ++graph->block_count;
@@ -169,5 +172,6 @@ const Case case_unet3d = {
     .help = "3D U-Net segmentation of volumes, 16.5 M parameters (4.9 M at groups=4)",
     .arguments = arguments,
     .argument_count = sizeof arguments / sizeof *arguments,
+    .shape_arguments = {"depth", "height", "width"},
     .build = build,
 };

@@ -67,7 +67,8 @@ static const char *layout_name(Device *device, LayoutId layout) {
 /* The ops whose library picks among algorithms with different workspaces. */
 static bool takes_workspace(const Node *node) {
   static const char *const names[] = {
-      "conv", "conv_backward_data", "conv_backward_weights", "conv_transpose", "linear", "matmul"};
+      "conv",   "conv_epilogue", "conv_backward_data", "conv_backward_weights", "conv_transpose",
+      "linear", "matmul"};
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
     if (strcmp(node->op->name, names[i]) == 0) return true;
   return false;

@@ -119,11 +119,32 @@ static void prolong_casts(Account *account) {
   }
 }
 
+/* An eager program holds what a block reads until the block ends, and what it has a variable for. */
+static void prolong_variables(Account *account) {
+  const Graph *graph = account->graph;
+  int32_t *end = vl_allocate(((size_t)graph->block_count + 1) * sizeof *end); /* by block */
+  for (int32_t i = 0; i < graph->node_count; i++)
+    if (!vl_node_is_view(graph->nodes[i])) end[graph->nodes[i]->block] = i;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    for (int32_t k = 0; k < node->input_count && node->block > 0; k++) {
+      Life *life = node->inputs[k] ? &account->kept[node->inputs[k]->storage->id] : NULL;
+      if (life && life->first < i && graph->nodes[life->first]->block != node->block)
+        reach(life, end[node->block]);
+    }
+    if (node->hold != HOLD_NOTHING)
+      reach(&account->kept[node->outputs[0]->storage->id],
+            node->hold == HOLD_BLOCK ? end[node->block] : graph->node_count - 1);
+  }
+  free(end);
+}
+
 /* What the step's end or the next micro-batch still needs. */
 static void prolong(Account *account) {
   const Program *program = &account->executable->program;
   int32_t end = account->graph->node_count - 1;
   if (program->cast_cache) prolong_casts(account);
+  if (program->holds_variables) prolong_variables(account);
   if (program->loss) reach(&account->kept[program->loss->storage->id], end);
   if (!program->training && program->logits) reach(&account->kept[program->logits->storage->id], end);
   for (int32_t i = 0; i < program->gradient_count; i++) {

@@ -90,6 +90,7 @@ static Status check_spec(Cell *cell) {
                     spec->warmup + spec->steps, VL_MAX_MONITORED_STEPS);
   }
   VL_TRY(check_division(cell));
+  VL_TRY(cell_check_queue(cell));
   if (spec->capacity_bytes < 0 || spec->offload_capacity_bytes < 0)
     return vl_error(VL_INVALID, "capacity must not be negative");
   if (spec->data[0] && spec->device[0] == 'p') {
@@ -147,7 +148,9 @@ Status cell_plan_needed(void *context, const char *key, const char *value, int64
 /* Held-out loss, accuracy and Dice with the evaluation graph on the same State. */
 static Status evaluate_trained(Cell *cell) {
   Program program;
-  VL_TRY(cell_build_program(cell, &cell->recipe, false, cell->spec->micro_batch, &program));
+  Recipe recipe;
+  vl_recipe_for_evaluation(&cell->recipe, &recipe);
+  VL_TRY(cell_build_program(cell, &recipe, false, cell->spec->micro_batch, &program));
   program.window_sums_on_host = true; /* what a training step leaves need not hold them */
   Executable *executable = NULL;
   VL_TRY(vl_executable_create(&program, cell->device, cell->state, &executable));
@@ -183,6 +186,7 @@ static Status evaluate_inferred(Cell *cell) {
 }
 
 static Status run_cell(Cell *cell) {
+  if (cell->spec->queue[0]) return cell_run_queue(cell);
   VL_TRY(cell_set_up(cell));
   VL_TRY(cell_run_steps(cell));
   bool evaluates = cell->spec->data[0];
@@ -191,6 +195,7 @@ static Status run_cell(Cell *cell) {
   cell_take_driver(cell);
   cell_measure_tracker(cell);
   VL_TRY(cell_take_scaler(cell));
+  VL_TRY(cell_take_outputs(cell));
   if (evaluates && !cell->spec->inference) VL_TRY(evaluate_trained(cell));
   if (cell->spec->save_state[0]) {
     VL_TRY(vl_state_save(cell->state, cell->spec->save_state,
@@ -254,6 +259,7 @@ static Status run_divided(const CellSpec *spec, const CellObserver *observer, Ce
   VL_TRY(vl_recipe_parse(spec->recipe, &recipe));
   if (*result->checkpoint_chosen)
     VL_TRY(cell_set_value(&recipe, "checkpoint", result->checkpoint_chosen, &same));
+  snprintf(same.queue_batches, sizeof same.queue_batches, "%s", result->queue_batches);
   CellResult *low = vl_allocate(sizeof *low);
   Status status = cell_run_at_end(&same, NULL, true, low);
   result->needed_low_bytes = low->needed_bytes;

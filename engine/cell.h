@@ -93,8 +93,15 @@ void cell_take_leaks(Cell *cell);
 void cell_take_driver(Cell *cell);
 /* What the tracker costs of a step, at most. */
 void cell_measure_tracker(Cell *cell);
+/* How much of what is reserved is used, and what the policy has to say, after a step. */
+void cell_take_allocation(Cell *cell, const StepResult *step);
+/* Runs inference once more for a sketch of its outputs; what it takes is in no figure. */
+Status cell_take_outputs(Cell *cell) VL_CHECKED;
 /* The loss scale and the steps it skipped. */
 Status cell_take_scaler(Cell *cell) VL_CHECKED;
+
+/* What runs steps of the cell's own program. */
+Run cell_plain_run(Cell *cell);
 
 /* ---- cell_timeline.c ---- */
 
@@ -109,7 +116,18 @@ void cell_drop_timeline(Cell *cell);
 
 /* ---- cell_divide.c ---- */
 
+/* Whether a cell of one batch fits its capacity, by a plan of two steps, the second with all state there.
+ * What is not a question of memory passes: the run itself will say it. */
+Status cell_plan_fits(const CellSpec *spec, bool low_end, bool *fits) VL_CHECKED;
+
 /* The fewest micro-batches that fit in the place of accumulate=auto; when none do, those of one sample. */
 Status cell_decide_accumulate(CellSpec *spec) VL_CHECKED;
+
+/* ---- cell_queue.c ---- */
+
+/* VL_INVALID when the spec's queue, or a recipe that needs one, cannot be run. */
+Status cell_check_queue(const Cell *cell) VL_CHECKED;
+/* The whole cell, of a spec with a queue. */
+Status cell_run_queue(Cell *cell) VL_CHECKED;
 
 #endif

@@ -22,22 +22,25 @@ static CellSpec divide(const CellSpec *spec, int64_t count) {
   return divided;
 }
 
-/* Two planned steps, the second with all state there. What is not a question of memory passes: the run itself
- * will say it. */
-static Status fits(const CellSpec *spec, int64_t count, bool *fits) {
-  CellSpec probe = divide(spec, count);
+Status cell_plan_fits(const CellSpec *spec, bool low_end, bool *fits) {
+  CellSpec probe = *spec;
   CellResult *planned = vl_allocate(sizeof *planned);
   snprintf(probe.device, sizeof probe.device, "plan");
   probe.warmup = probe.steps = 1;
   probe.unlimited = probe.timeline = probe.monitor = false;
   probe.data[0] = probe.save_state[0] = probe.load_state[0] = '\0';
-  Status status = cell_run_at_end(&probe, NULL, false, planned);
+  Status status = cell_run_at_end(&probe, NULL, low_end, planned);
   bool ok = strcmp(planned->status, "ok") == 0;
   *fits = !ok ? strcmp(planned->status, "oom") != 0
               : spec->capacity_bytes == 0 || planned->needed_bytes <= spec->capacity_bytes;
   vl_cell_result_clear(planned);
   free(planned);
   return status;
+}
+
+static Status fits(const CellSpec *spec, int64_t count, bool *fits) {
+  CellSpec probe = divide(spec, count);
+  return cell_plan_fits(&probe, false, fits);
 }
 
 /* The fewest micro-batches that fit; when none do, those of one sample, which then run out of memory. */

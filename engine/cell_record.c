@@ -62,6 +62,12 @@ void vl_cell_result_init(CellResult *result) {
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
   result->offload_stall_s = result->dice_mean = result->volume_s = NAN;
   result->reserved_over_allocated = result->fragmentation = NAN;
+  for (int32_t s = 0; s < VL_SKETCH_SUMS; s++)
+    result->output_sketch[s] = NAN;
   result->accumulate = result->ranks = 1;
+  for (int32_t i = 0; i < VL_MAX_SHAPES; i++)
+    result->shapes[i] = (ShapeResult){
+        .samples_per_s = NAN, .batch_s = NAN, .peak_allocated_bytes = -1, .peak_reserved_bytes = -1};
+  result->shape_failed = -1;
   result->first_nonfinite.step = -1;
 }

@@ -184,6 +184,7 @@ Status cell_set_up(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
   cell->stage = "setup";
+  VL_TRY(vl_recipe_check_mode(&cell->recipe, !spec->inference));
   VL_TRY(open_device(cell));
   Program program;
   int64_t start_ns = vl_monotonic_ns();
@@ -199,6 +200,9 @@ Status cell_set_up(Cell *cell) {
   vl_state_use_offload_heap(cell->state, cell->offload_heap);
   vl_state_set_vocabulary(cell->state, engine_feed_vocabulary(cell->feed));
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, false));
+  if (spec->save_state[0] && engine_state_is_derived(cell->state))
+    return vl_error(VL_INVALID,
+                    "--save-state: the recipe derives weights when it loads them and keeps no others");
   VL_TRY(vl_inputs_create(cell->executable, cell->device, cell->heap, &cell->inputs));
   if (cell_window_samples(cell, 0) >= spec->micro_batch)
     VL_TRY(cell_fill_inputs(cell, cell->inputs, spec->micro_batch, 0, 0));

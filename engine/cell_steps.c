@@ -124,8 +124,7 @@ static void take_step_peak(Cell *cell, bool steady) {
   vl_tracker_reset_peaks(cell->tracker);
 }
 
-/* How much of what is reserved is used, and what the policy has to say. */
-static void take_allocation(Cell *cell, const StepResult *step) {
+void cell_take_allocation(Cell *cell, const StepResult *step) {
   CellResult *result = cell->result;
   result->reserved_over_allocated =
       (double)result->steady_peak_reserved_bytes / (double)result->steady_peak_allocated_bytes;
@@ -146,6 +145,21 @@ static void take_offload(Cell *cell, const StepResult *step, int64_t stall_ns, i
   if (step->stall_ns >= 0) result->offload_stall_s = (double)stall_ns * 1e-9 / steps;
 }
 
+Run cell_plain_run(Cell *cell) {
+  return (Run){.executable = cell->executable,
+               .state = cell->state,
+               .heap = cell->heap,
+               .offload_heap = cell->offload_heap,
+               .emulation = cell->emulation,
+               .tracker = cell->tracker,
+               .device = cell->device,
+               .seed = cell->spec->seed,
+               .learning_rate = cell->spec->learning_rate,
+               .retained = &cell->retained,
+               .fill = fill_micro_batch,
+               .fill_context = cell};
+}
+
 Status cell_run_steps(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
@@ -158,18 +172,7 @@ Status cell_run_steps(Cell *cell) {
   result->live_bytes = vl_allocate((size_t)total * sizeof(int64_t));
   result->step_reserved_bytes = vl_allocate((size_t)total * sizeof(int64_t));
   result->step_fragmentation = vl_allocate((size_t)total * sizeof(double));
-  cell->run = (Run){.executable = cell->executable,
-                    .state = cell->state,
-                    .heap = cell->heap,
-                    .offload_heap = cell->offload_heap,
-                    .emulation = cell->emulation,
-                    .tracker = cell->tracker,
-                    .device = cell->device,
-                    .seed = spec->seed,
-                    .learning_rate = spec->learning_rate,
-                    .retained = &cell->retained,
-                    .fill = fill_micro_batch,
-                    .fill_context = cell};
+  cell->run = cell_plain_run(cell);
   cell->run.observe_context = cell;
   if (spec->monitor && !spec->inference && !result->device.predicts) {
     cell->monitor = engine_monitor_create();
@@ -196,7 +199,7 @@ Status cell_run_steps(Cell *cell) {
       result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
   take_offload(cell, &step, stall_ns, steps);
-  take_allocation(cell, &step);
+  cell_take_allocation(cell, &step);
   cell->run.observe = NULL;
   return vl_ok();
 }
@@ -265,6 +268,23 @@ void cell_measure_tracker(Cell *cell) {
   for (int32_t i = 0; i < result->step_count; i++)
     step_s += result->step_s[i];
   result->tracker_share = (double)result->events_per_step * event_s / (step_s / result->step_count);
+}
+
+Status cell_take_outputs(Cell *cell) {
+  const Program *program = vl_executable_program(cell->executable);
+  if (!cell->spec->inference || cell->result->device.predicts || !program->logits) return vl_ok();
+  int64_t elements = vl_tensor_elements(program->logits);
+  float *outputs = vl_allocate((size_t)elements * sizeof *outputs);
+  StepResult step;
+  cell->run.step = (uint64_t)cell->first_step;
+  Inputs *inputs = choose_programs(cell, cell_window_samples(cell, cell->run.step));
+  Status status = inputs == cell->inputs ? fill_micro_batch(cell, inputs, 0) : vl_ok();
+  if (status.code == VL_OK && inputs == cell->inputs)
+    status = vl_run_step(&cell->run, inputs, &step, outputs);
+  if (status.code == VL_OK && inputs == cell->inputs)
+    engine_sketch("outputs", outputs, DTYPE_F32, elements, cell->result->output_sketch);
+  free(outputs);
+  return status;
 }
 
 Status cell_take_scaler(Cell *cell) {

@@ -207,6 +207,7 @@ Status vl_nifti_check_header(const char *path, const uint8_t *data, int64_t byte
 /* ---- One cell: a case under a recipe on a device ------------------------------------------------------------- */
 
 enum { VL_MAX_SETTINGS = 12, VL_NAME_BYTES = 64, VL_RECIPE_BYTES = 256 };
+enum { VL_MAX_SHAPES = 16, VL_SHAPE_BYTES = 24, VL_QUEUE_BYTES = 256, VL_QUEUE_BATCHES_BYTES = 96 };
 
 typedef struct CellSpec {
   char case_name[VL_NAME_BYTES];
@@ -224,6 +225,11 @@ typedef struct CellSpec {
   int32_t warmup;                 /* steps dropped from statistics; at least 1 */
   int32_t steps;                  /* measured steps; at least 1 */
   uint64_t seed;
+  /* Samples of several sizes instead of batches of one: "64x64x64:8,96x96x64:4", in an order drawn with the
+   * seed. A step is a pass over all of them, in batches of neighbours of one size, micro_batch at most; with
+   * dynamic-batch, of as many as fit. "": none. */
+  char queue[VL_QUEUE_BYTES];
+  char queue_batches[VL_QUEUE_BATCHES_BYTES]; /* what dynamic-batch would decide, "4,2,1"; "": it does */
   bool inference;
   bool unlimited; /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
   bool timeline;  /* keep the events of the last step, or of the first when it runs out of memory */
@@ -276,6 +282,16 @@ typedef struct NonFinite {
 } NonFinite;
 
 enum { VL_MAX_STEPS = 1000000, VL_MAX_MONITORED_STEPS = 10000, VL_MAX_SCOPES = 256, VL_MAX_LEAKS = 64 };
+
+/* Of a queue: what one size of sample needs. */
+typedef struct ShapeResult {
+  char shape[VL_SHAPE_BYTES]; /* "64x64x64" */
+  int64_t samples, batches;   /* of a pass */
+  int64_t batch;              /* samples of the largest batch */
+  double samples_per_s;       /* over the time of its batches, median of the measured passes */
+  double batch_s;             /* mean time of a batch in that pass */
+  int64_t peak_allocated_bytes, peak_reserved_bytes; /* while its batches ran */
+} ShapeResult;
 
 /* Everything a cell yields. -1 in a byte field and NaN in a real one mean not known here. */
 typedef struct CellResult {
@@ -348,6 +364,13 @@ typedef struct CellResult {
   double volume_s;   /* mean time to infer a held-out volume by sliding windows */
   double loss_scale; /* after the last step; 1 without loss scaling */
   int64_t skipped_steps;
+  ShapeResult shapes[VL_MAX_SHAPES]; /* of a queue, as it lists them */
+  int32_t shape_count;
+  int32_t shape_failed;                       /* the one whose batch ran out of memory; -1: none */
+  char queue_batches[VL_QUEUE_BATCHES_BYTES]; /* samples of a batch at most, by shape, as they ran; "" */
+  /* Inference: what StepMonitor.sketch is of gradients, of the outputs for the samples of the first step.
+   * NaN: not known. */
+  double output_sketch[VL_SKETCH_SUMS];
   StepMonitor *monitors; /* of every step, warm-up included, where the spec asks for it */
   int32_t monitor_count;
   NonFinite first_nonfinite;

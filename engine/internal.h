@@ -20,8 +20,7 @@ Status engine_assign_layouts(Program *program, Device *device, const State *stat
 
 /* One persistent storage in State. */
 typedef struct StateEntry {
-  Storage storage; /* a copy with its own name; root is not kept */
-  Tensor root;
+  Storage storage; /* a copy, with what it is derived from */
   Block *block;
 } StateEntry;
 /* NULL when State has no such name. */
@@ -30,6 +29,11 @@ const StateEntry *engine_state_find(const State *state, const char *name);
 const char *engine_state_vocabulary(const State *state);
 int32_t engine_state_count(const State *state);
 const StateEntry *engine_state_entry(const State *state, int32_t index);
+
+/* Whether some value in State was derived from others, which it does not have. */
+bool engine_state_is_derived(const State *state);
+/* A value from those of its sources, each in its own type; host: room for the storage, zeroed. */
+void engine_derive(const Storage *storage, void *const *sources, void *host);
 
 /* Address of an input's block by storage; 0 when the program does not have it. */
 uintptr_t engine_input_address(const Inputs *inputs, const Storage *storage);
@@ -102,6 +106,10 @@ void engine_monitor_observe(Monitor *monitor, const Run *run, const Instance *in
 Status engine_monitor_end(Monitor *monitor, Run *run, StepMonitor *result) VL_CHECKED;
 /* Of all steps so far. */
 const NonFinite *engine_monitor_first(const Monitor *monitor);
+
+/* The sums of StepMonitor.sketch of one named tensor: an element's word says in which it is, and its sign. */
+void engine_sketch(const char *name, const void *values, DType dtype, int64_t elements,
+                   double sums[VL_SKETCH_SUMS]);
 
 /* The order in which an epoch's samples are drawn: Philox's, keyed by seed and epoch. */
 typedef struct EpochOrder {

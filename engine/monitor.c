@@ -63,21 +63,20 @@ static void follow_program(Monitor *monitor, const Executable *executable) {
     monitor->gradient[program->gradients[i].gradient->storage->id] = i;
 }
 
-/* The sums of one gradient: an element's word says in which it is, and its sign. */
-static void sketch_values(const char *parameter, const void *values, const Storage *storage,
-                          double sums[VL_SKETCH_SUMS]) {
-  uint64_t name = vl_random_key(0, 0, parameter);
-  const uint32_t key[2] = {(uint32_t)name, (uint32_t)(name >> 32)};
+void engine_sketch(const char *name, const void *values, DType dtype, int64_t elements,
+                   double sums[VL_SKETCH_SUMS]) {
+  uint64_t named = vl_random_key(0, 0, name);
+  const uint32_t key[2] = {(uint32_t)named, (uint32_t)(named >> 32)};
   const double scale = sqrt((double)VL_SKETCH_SUMS);
   uint32_t words[4] = {0};
   for (int32_t s = 0; s < VL_SKETCH_SUMS; s++)
     sums[s] = 0.0;
-  for (int64_t i = 0; i < storage->elements; i++) {
+  for (int64_t i = 0; i < elements; i++) {
     const uint64_t block = (uint64_t)i / 4;
     if (i % 4 == 0)
       vl_philox((const uint32_t[4]){(uint32_t)block, (uint32_t)(block >> 32), 0, 0}, key, words);
     uint32_t word = words[i % 4];
-    double value = scale * vl_element_get(values, storage->dtype, i);
+    double value = scale * vl_element_get(values, dtype, i);
     sums[word % VL_SKETCH_SUMS] += word >> 31 ? -value : value;
   }
 }
@@ -133,8 +132,8 @@ static Status look_at(Monitor *monitor, const Run *run, const Instance *instance
   if (is_gradient) monitor->squares[storage->id] = squares;
   int32_t parameter = monitor->gradient[storage->id];
   if (parameter >= 0)
-    sketch_values(run->executable->program.gradients[parameter].parameter->name, monitor->host, storage,
-                  monitor->sketches[parameter]);
+    engine_sketch(run->executable->program.gradients[parameter].parameter->name, monitor->host,
+                  storage->dtype, storage->elements, monitor->sketches[parameter]);
   return vl_ok();
 }
 

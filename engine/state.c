@@ -78,6 +78,27 @@ static void rehash(State *state) {
   }
 }
 
+/* A storage that outlives its graph, and what it is derived from. */
+static void copy_storage(Arena *arena, const Storage *from, Storage *to) {
+  Tensor *root = vl_arena_allocate(arena, sizeof *root);
+  *to = *from;
+  to->name = vl_arena_copy_text(arena, from->name);
+  to->scope = vl_arena_copy_text(arena, from->scope);
+  *root = *from->root;
+  root->name = to->name;
+  root->storage = to;
+  root->producer = NULL;
+  to->root = root;
+  if (!from->derived) return;
+  Derivation *derived = vl_arena_allocate(arena, sizeof *derived);
+  *derived = *from->derived;
+  for (int32_t i = 0; i < vl_derivation_source_count(derived->kind); i++) {
+    derived->sources[i] = vl_arena_allocate(arena, sizeof(Storage));
+    copy_storage(arena, from->derived->sources[i], derived->sources[i]);
+  }
+  to->derived = derived;
+}
+
 static StateEntry *add_entry(State *state, const Storage *storage) {
   if (2 * (state->count + 1) > state->slot_count) rehash(state);
   if (state->count == state->capacity) {
@@ -85,14 +106,7 @@ static StateEntry *add_entry(State *state, const Storage *storage) {
     state->entries = vl_reallocate(state->entries, (size_t)state->capacity * sizeof(StateEntry *));
   }
   StateEntry *entry = vl_arena_allocate(state->arena, sizeof *entry);
-  entry->storage = *storage;
-  entry->storage.name = vl_arena_copy_text(state->arena, storage->name);
-  entry->storage.scope = vl_arena_copy_text(state->arena, storage->scope);
-  entry->root = *storage->root;
-  entry->root.name = entry->storage.name;
-  entry->root.storage = &entry->storage;
-  entry->root.producer = NULL;
-  entry->storage.root = &entry->root;
+  copy_storage(state->arena, storage, &entry->storage);
   state->slots[slot_of(state, storage->name)] = state->count;
   state->entries[state->count++] = entry;
   return entry;
@@ -105,6 +119,7 @@ MemoryCategory engine_category_of(Role role) {
   case ROLE_STATISTIC: return MEMORY_PARAMETER;
   case ROLE_OPTIMIZER: return MEMORY_OPTIMIZER;
   case ROLE_GRADIENT: return MEMORY_GRADIENT;
+  case ROLE_SOURCE:
   case ROLE_ACTIVATION: break;
   }
   return MEMORY_ACTIVATION;
@@ -124,8 +139,54 @@ static void fill_uniform(const Storage *storage, uint64_t seed, void *host) {
   }
 }
 
+bool engine_state_is_derived(const State *state) {
+  for (int32_t i = 0; i < state->count; i++)
+    if (state->entries[i]->storage.derived) return true;
+  return false;
+}
+
+/* gamma / sqrt(var + epsilon) of a channel. */
+static double channel_scale(const Derivation *derived, int32_t gamma, int32_t var, void *const *sources,
+                            int64_t channel) {
+  double variance = vl_element_get(sources[var], derived->sources[var]->dtype, channel);
+  double factor = vl_element_get(sources[gamma], derived->sources[gamma]->dtype, channel);
+  return factor / sqrt(variance + derived->epsilon);
+}
+
+void engine_derive(const Storage *storage, void *const *sources, void *host) {
+  const Derivation *derived = storage->derived;
+  int64_t per_channel = storage->elements / (storage->root->rank > 0 ? storage->root->shape[0] : 1);
+  for (int64_t i = 0; i < storage->elements; i++) {
+    double value = vl_element_get(sources[0], derived->sources[0]->dtype, i);
+    if (derived->kind == DERIVED_SCALED) value *= channel_scale(derived, 1, 2, sources, i / per_channel);
+    if (derived->kind == DERIVED_SHIFT)
+      value -= vl_element_get(sources[1], derived->sources[1]->dtype, i) *
+               channel_scale(derived, 2, 3, sources, i);
+    vl_element_set(host, storage->dtype, i, value);
+  }
+}
+
+static void initial_value(const Storage *storage, uint64_t seed, void *host);
+
+static void derive_initial_value(const Storage *storage, uint64_t seed, void *host) {
+  const Derivation *derived = storage->derived;
+  void *sources[VL_MAX_SOURCES] = {NULL};
+  for (int32_t i = 0; i < vl_derivation_source_count(derived->kind); i++) {
+    const Storage *source = derived->sources[i];
+    sources[i] = vl_allocate((size_t)vl_dtype_bytes(source->dtype, source->elements) + 1);
+    initial_value(source, seed, sources[i]);
+  }
+  engine_derive(storage, sources, host);
+  for (int32_t i = 0; i < VL_MAX_SOURCES; i++)
+    free(sources[i]);
+}
+
 /* Fills host memory of the storage's dtype, zeroed before, with its initial value. */
 static void initial_value(const Storage *storage, uint64_t seed, void *host) {
+  if (storage->derived) {
+    derive_initial_value(storage, seed, host);
+    return;
+  }
   if (storage->init.kind == INIT_UNIFORM) fill_uniform(storage, seed, host);
   for (int64_t i = 0; storage->init.kind == INIT_CONSTANT && i < storage->elements; i++) {
     vl_element_set(host, storage->dtype, i, storage->init.value);

@@ -14,8 +14,8 @@ enum { MAX_HEADER_BYTES = 100 << 20 };
 
 static json_t *describe_entry(const StateEntry *entry, int64_t begin, int64_t end) {
   json_t *shape = json_array();
-  for (int32_t i = 0; i < entry->root.rank; i++) {
-    json_array_append_new(shape, json_integer((json_int_t)entry->root.shape[i]));
+  for (int32_t i = 0; i < entry->storage.root->rank; i++) {
+    json_array_append_new(shape, json_integer((json_int_t)entry->storage.root->shape[i]));
   }
   return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_names[entry->storage.dtype], "shape", shape,
                    "data_offsets", (json_int_t)begin, (json_int_t)end);
@@ -67,6 +67,12 @@ static Status write_all(State *state, FILE *file, const char *header, size_t len
 
 Status vl_state_save(State *state, const char *path, int64_t step, uint64_t seed) {
   size_t length;
+  if (engine_state_is_derived(state))
+    return vl_error(
+        VL_INVALID,
+        "%s: what was derived from weights and statistics cannot be saved for them; leave out fold "
+        "and weights=once",
+        path);
   char *header = make_header(state, step, seed, &length);
   char temporary[600];
   snprintf(temporary, sizeof temporary, "%s.tmp", path);
@@ -139,20 +145,21 @@ static Status check_vocabulary(const State *state, const json_t *header, const c
       path, its, own);
 }
 
-static Status check_entry(const StateEntry *entry, const json_t *item, const char *path, int64_t *begin) {
-  const char *name = entry->storage.name;
+static Status check_item(const Storage *storage, const json_t *item, const char *path, int64_t *begin) {
+  const char *name = storage->name;
+  const Tensor *root = storage->root;
   if (!json_is_object(item)) return vl_error(VL_INVALID, "%s has no '%s', which this run needs", path, name);
   const char *dtype = json_string_value(json_object_get(item, "dtype"));
   const json_t *shape = json_object_get(item, "shape"), *offsets = json_object_get(item, "data_offsets");
-  bool same = dtype && strcmp(dtype, dtype_names[entry->storage.dtype]) == 0 && json_is_array(shape) &&
-              json_array_size(shape) == (size_t)entry->root.rank && json_array_size(offsets) == 2;
-  for (int32_t i = 0; same && i < entry->root.rank; i++) {
-    same = json_integer_value(json_array_get(shape, (size_t)i)) == entry->root.shape[i];
+  bool same = dtype && strcmp(dtype, dtype_names[storage->dtype]) == 0 && json_is_array(shape) &&
+              json_array_size(shape) == (size_t)root->rank && json_array_size(offsets) == 2;
+  for (int32_t i = 0; same && i < root->rank; i++) {
+    same = json_integer_value(json_array_get(shape, (size_t)i)) == root->shape[i];
   }
   char want[96];
-  vl_tensor_describe(&entry->root, want, sizeof want);
+  vl_tensor_describe(root, want, sizeof want);
   if (!same) return vl_error(VL_INVALID, "'%s' in %s is not %s", name, path, want);
-  int64_t bytes = vl_dtype_bytes(entry->storage.dtype, entry->storage.elements);
+  int64_t bytes = vl_dtype_bytes(storage->dtype, storage->elements);
   *begin = json_integer_value(json_array_get(offsets, 0));
   int64_t end = json_integer_value(json_array_get(offsets, 1));
   if (*begin < 0 || end < *begin || end - *begin != bytes) {
@@ -161,28 +168,58 @@ static Status check_entry(const StateEntry *entry, const json_t *item, const cha
   return vl_ok();
 }
 
-/* First everything is checked, then written: a bad file leaves State as it was. */
-static Status load_entries(State *state, FILE *file, const json_t *header, int64_t data_start,
-                           int64_t file_bytes, const char *path, bool write) {
-  for (int32_t i = 0; i < engine_state_count(state); i++) {
-    const StateEntry *entry = engine_state_entry(state, i);
-    int64_t begin = 0, bytes = vl_dtype_bytes(entry->storage.dtype, entry->storage.elements);
-    VL_TRY(check_entry(entry, json_object_get(header, entry->storage.name), path, &begin));
-    if (begin > file_bytes - data_start - bytes) {
-      return vl_error(VL_INVALID, "%s is truncated: '%s' ends past the file's end", path,
-                      entry->storage.name);
-    }
-    if (!write) continue;
-    void *host = vl_allocate((size_t)bytes + 1);
-    Status status = vl_ok();
-    if (fseek(file, (long)(data_start + begin), SEEK_SET) != 0 ||
-        fread(host, 1, (size_t)bytes, file) != (size_t)bytes) {
-      status = vl_error(VL_ENVIRONMENT, "cannot read '%s' from %s", entry->storage.name, path);
-    }
-    if (status.code == VL_OK) status = vl_state_write(state, entry->storage.name, host, bytes);
-    free(host);
-    VL_TRY(status);
+/* A safetensors file. */
+typedef struct StateFile {
+  FILE *file;
+  const char *path;
+  const json_t *header;
+  int64_t data_start, bytes;
+} StateFile;
+
+/* A storage's value in the file; host NULL: it is only looked for. */
+static Status read_item(const StateFile *from, const Storage *storage, void *host) {
+  int64_t begin = 0, bytes = vl_dtype_bytes(storage->dtype, storage->elements);
+  VL_TRY(check_item(storage, json_object_get(from->header, storage->name), from->path, &begin));
+  if (begin > from->bytes - from->data_start - bytes) {
+    return vl_error(VL_INVALID, "%s is truncated: '%s' ends past the file's end", from->path, storage->name);
   }
+  if (!host) return vl_ok();
+  if (fseek(from->file, (long)(from->data_start + begin), SEEK_SET) == 0 &&
+      fread(host, 1, (size_t)bytes, from->file) == (size_t)bytes)
+    return vl_ok();
+  return vl_error(VL_ENVIRONMENT, "cannot read '%s' from %s", storage->name, from->path);
+}
+
+/* A value that is derived from what the file has. */
+static Status read_derived(const StateFile *from, const Storage *storage, void *host) {
+  const Derivation *derived = storage->derived;
+  void *sources[VL_MAX_SOURCES] = {NULL};
+  Status status = vl_ok();
+  for (int32_t i = 0; i < vl_derivation_source_count(derived->kind) && status.code == VL_OK; i++) {
+    const Storage *source = derived->sources[i];
+    if (host) sources[i] = vl_allocate((size_t)vl_dtype_bytes(source->dtype, source->elements) + 1);
+    status = read_item(from, source, sources[i]);
+  }
+  if (status.code == VL_OK && host) engine_derive(storage, sources, host);
+  for (int32_t i = 0; i < VL_MAX_SOURCES; i++)
+    free(sources[i]);
+  return status;
+}
+
+static Status load_entry(State *state, const Storage *storage, const StateFile *from, bool write) {
+  int64_t bytes = vl_dtype_bytes(storage->dtype, storage->elements);
+  void *host = write ? vl_allocate((size_t)bytes + 1) : NULL;
+  Status status = storage->derived ? read_derived(from, storage, host) : read_item(from, storage, host);
+  if (status.code == VL_OK && write) status = vl_state_write(state, storage->name, host, bytes);
+  free(host);
+  return status;
+}
+
+/* First everything is checked, then written: a bad file leaves State as it was. */
+static Status load_entries(State *state, const StateFile *from) {
+  for (int32_t pass = 0; pass < 2; pass++)
+    for (int32_t i = 0; i < engine_state_count(state); i++)
+      VL_TRY(load_entry(state, &engine_state_entry(state, i)->storage, from, pass == 1));
   return vl_ok();
 }
 
@@ -196,11 +233,10 @@ Status vl_state_load(State *state, const char *path, int64_t *step, uint64_t *se
   rewind(file);
   Status status = read_header(file, path, &header, &data_start);
   if (status.code == VL_OK) {
+    StateFile from = {file, path, header, data_start, file_bytes};
     status = parse_metadata(header, path, step, seed);
     if (status.code == VL_OK) status = check_vocabulary(state, header, path);
-    for (int32_t pass = 0; pass < 2 && status.code == VL_OK; pass++) {
-      status = load_entries(state, file, header, data_start, file_bytes, path, pass == 1);
-    }
+    if (status.code == VL_OK) status = load_entries(state, &from);
     if (status.code == VL_OK && *vocabulary_in(header)) vl_state_set_vocabulary(state, vocabulary_in(header));
     json_decref(header);
   }

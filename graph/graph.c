@@ -5,13 +5,28 @@
 #include <string.h>
 
 const char *vl_role_name(Role role) {
-  static const char *const names[] = {"activation", "input",     "parameter",
-                                      "statistic",  "optimizer", "gradient"};
+  static const char *const names[] = {"activation", "input",    "parameter", "statistic",
+                                      "optimizer",  "gradient", "source"};
   return names[role];
 }
 
 bool vl_role_is_persistent(Role role) {
   return role == ROLE_PARAMETER || role == ROLE_STATISTIC || role == ROLE_OPTIMIZER;
+}
+
+const char *vl_derivation_kind_name(DerivationKind kind) {
+  static const char *const names[] = {"converted", "scaled", "shift"};
+  return names[kind];
+}
+
+int32_t vl_derivation_source_count(DerivationKind kind) {
+  static const int32_t counts[] = {1, 3, 4};
+  return counts[kind];
+}
+
+const char *vl_hold_name(Hold hold) {
+  static const char *const names[] = {"nothing", "block", "forward"};
+  return names[hold];
 }
 
 const char *vl_segment_name(Segment segment) {
@@ -132,6 +147,24 @@ Tensor *vl_graph_parameter(Graph *graph, const char *name, Role role, DType dtyp
                            const int64_t *shape, Init init) {
   Tensor *tensor = vl_graph_tensor(graph, name, role, dtype, rank, shape);
   tensor->storage->init = init;
+  return tensor;
+}
+
+void vl_graph_release_parameter(Graph *graph, Storage *storage) {
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    for (int32_t k = 0; k < node->input_count; k++)
+      if (node->inputs[k] && node->inputs[k]->storage == storage) return;
+  }
+  if (vl_role_is_persistent(storage->role)) storage->role = ROLE_SOURCE;
+}
+
+Tensor *vl_graph_derived(Graph *graph, const char *name, DType dtype, int32_t rank, const int64_t *shape,
+                         const Derivation *derivation) {
+  Tensor *tensor = vl_graph_tensor(graph, name, ROLE_PARAMETER, dtype, rank, shape);
+  Derivation *own = vl_arena_allocate(graph->arena, sizeof *own);
+  *own = *derivation;
+  tensor->storage->derived = own;
   return tensor;
 }
 
@@ -322,9 +355,34 @@ static Status check_outputs(Node *node, Graph *scratch) {
   return status;
 }
 
+/* What a value is derived from has the sizes its kind says. */
+static Status check_derivation(const Storage *storage) {
+  const Derivation *derived = storage->derived;
+  const Tensor *root = storage->root;
+  int64_t channels = root->rank > 0 ? root->shape[0] : 1;
+  for (int32_t i = 0; i < vl_derivation_source_count(derived->kind); i++) {
+    const Storage *source = derived->sources[i];
+    bool whole = i == 0 || derived->kind == DERIVED_SHIFT;
+    int64_t wanted = whole ? storage->elements : channels;
+    bool fits = source->elements == wanted && vl_dtype_is_float(source->dtype) && !source->derived;
+    if (fits && vl_dtype_is_float(storage->dtype)) continue;
+    return vl_error(VL_INVALID, "%s cannot be %s from %s: %lld numbers of its own are needed, of %s to %s",
+                    storage->name, vl_derivation_kind_name(derived->kind), source->name, (long long)wanted,
+                    vl_dtype_name(source->dtype), vl_dtype_name(storage->dtype));
+  }
+  return vl_ok();
+}
+
+static Status check_derivations(const Graph *graph) {
+  for (int32_t i = 0; i < graph->storage_count; i++)
+    if (graph->storages[i]->derived) VL_TRY(check_derivation(graph->storages[i]));
+  return vl_ok();
+}
+
 Status vl_graph_check(const Graph *graph) {
   Graph *scratch = vl_graph_create("check");
   Status status = check_names(graph);
+  if (status.code == VL_OK) status = check_derivations(graph);
   for (int32_t i = 0; i < graph->node_count && status.code == VL_OK; i++) {
     Node *node = graph->nodes[i];
     if (node->position != i) status = vl_error(VL_INTERNAL, "node %d stands at %d", node->position, i);

@@ -22,7 +22,8 @@ typedef enum Role {
   ROLE_PARAMETER,      /* learned; persistent, in State */
   ROLE_STATISTIC,      /* running statistics and counters; persistent, in State */
   ROLE_OPTIMIZER,      /* optimizer state; persistent, in State */
-  ROLE_GRADIENT        /* gradient of a parameter */
+  ROLE_GRADIENT,       /* gradient of a parameter */
+  ROLE_SOURCE          /* what others are derived from when State is filled; itself not kept */
 } Role;
 const char *vl_role_name(Role role);
 /* Parameter, statistic and optimizer state: allocated before step 1 and kept. */
@@ -49,9 +50,28 @@ typedef struct Init {
 typedef struct Tensor Tensor;
 typedef struct Node Node;
 typedef struct Graph Graph;
+typedef struct Storage Storage;
+
+/* How a persistent storage gets its value from those of others, once, when State is filled: in double from
+ * what they hold, rounded once to its own type. With s = gamma / sqrt(var + epsilon) by channel: */
+typedef enum DerivationKind {
+  DERIVED_CONVERTED = 0, /* value */
+  DERIVED_SCALED,        /* weight * s of its output channel: weight, gamma, var */
+  DERIVED_SHIFT          /* beta - mean * s: beta, mean, gamma, var */
+} DerivationKind;
+const char *vl_derivation_kind_name(DerivationKind kind);
+/* How many storages one of a kind is made from. */
+int32_t vl_derivation_source_count(DerivationKind kind);
+
+enum { VL_MAX_SOURCES = 4 };
+typedef struct Derivation {
+  DerivationKind kind;
+  Storage *sources[VL_MAX_SOURCES]; /* in the order above; parameters and statistics, or ROLE_SOURCE */
+  double epsilon;
+} Derivation;
 
 /* What the heap allocates and lifetimes are of. */
-typedef struct Storage {
+struct Storage {
   int32_t id;
   const char *name;  /* unique; State and files use it */
   const char *scope; /* layer, "layer1.0.conv1" */
@@ -62,8 +82,9 @@ typedef struct Storage {
   LayoutId layout; /* LAYOUT_ANY until compiled */
   Tier tier;       /* of a persistent storage: where it is kept while nobody uses it */
   Init init;
-  bool frozen; /* a parameter that is not trained: no gradient, no optimizer state, no update */
-} Storage;
+  bool frozen;               /* a parameter that is not trained: no gradient, no optimizer state, no update */
+  const Derivation *derived; /* NULL: its value is its own */
+};
 
 /* A view of a storage. Shapes are logical: (N, C, [D,] H, W); (O, I/g, [kD,] kH, kW) for weights. */
 struct Tensor {
@@ -155,6 +176,10 @@ const Op *const *vl_op_all(int32_t *count);
 typedef enum Segment { SEGMENT_FORWARD = 0, SEGMENT_BACKWARD, SEGMENT_UPDATE } Segment;
 const char *vl_segment_name(Segment segment);
 
+/* How long the source program has a variable for what a node makes, beside what reads it. */
+typedef enum Hold { HOLD_NOTHING = 0, HOLD_BLOCK, HOLD_FORWARD } Hold; /* until its block, or forward, ends */
+const char *vl_hold_name(Hold hold);
+
 struct Node {
   int32_t id;
   int32_t position; /* index in the graph's order */
@@ -169,6 +194,7 @@ struct Node {
   int32_t block;     /* checkpoint granularity set by the case: 1..blocks; 0: outside any block; a gradient
                         node is in the block of the node it belongs to */
   bool inplace_hint; /* the source program writes this op in place (nn.ReLU(inplace=True), +=) */
+  Hold hold;         /* of the first output, in the source program; for holds_variables */
   /* Recomputation, set by optimizations; 0 and false: outputs are kept for backward. */
   int32_t checkpoint_segment; /* > 0: outputs are dropped and the segment is replayed before its backward */
   bool recompute_on_use; /* outputs are dropped and this node alone is repeated where backward needs it */
@@ -213,6 +239,11 @@ Tensor *vl_graph_input(Graph *graph, const char *name, DType dtype, int32_t rank
 bool vl_node_is_view(const Node *node);
 /* Whether nodes write their parts of a storage, whose whole is a concat that moves nothing. */
 bool vl_storage_is_joined(const Storage *storage);
+/* A parameter derived from others. */
+Tensor *vl_graph_derived(Graph *graph, const char *name, DType dtype, int32_t rank, const int64_t *shape,
+                         const Derivation *derivation);
+/* Makes a persistent storage a source unless some node reads it or a view of it. */
+void vl_graph_release_parameter(Graph *graph, Storage *storage);
 /* Another view of tensor's storage. */
 Tensor *vl_graph_view(Graph *graph, const char *name, Tensor *of, int32_t rank, const int64_t *shape,
                       int64_t offset);
@@ -347,6 +378,8 @@ typedef struct Program {
                                     backward reads it; 0: nothing, INT32_MAX: everything */
   bool accumulate_wrong;         /* a mistake: sums in new storage, each micro-batch a mean of its own */
   Retention retain;              /* of what forward saves */
+  bool holds_variables;          /* evaluation: values live as long as the variables and calls of an eager
+                                    program: what a block reads until it ends, what a node says (Hold) */
   int64_t window_voxels;         /* inference: of the volume that windows slide over; 0: none is told */
   bool window_sums_on_host;      /* what they say of it is added up there, not on the device */
   const char *allocation_policy; /* "caching"; with its options, as memory/memory.h has them: */

@@ -2,16 +2,18 @@
  *
  * {"format": "vramlab-graph", "version": 1, "name": text, "block_count": integer,
  *  "storages": [{"id", "name", "scope", "role", "dtype", "elements", "root": tensor id,
- *                "init": {"kind": "zero" | "constant" | "uniform", "value"}, "frozen"}],
+ *                "init": {"kind": "zero" | "constant" | "uniform", "value"}, "frozen",
+ *                "derived": {"kind": "converted" | "scaled" | "shift", "sources": [storage id], "epsilon"}}],
  *  "tensors": [{"id", "name", "dtype", "shape": [...], "storage": storage id, "offset"}],
  *  "nodes": [{"op", "params": {the fields of the op's table}, "inputs": [tensor id | null],
  *             "outputs": [tensor id | null], "scope", "segment", "block", "inplace_hint",
- *             "checkpoint_segment", "recompute_on_use", "accumulates"}]}
+ *             "checkpoint_segment", "recompute_on_use", "accumulates", "hold": "block" | "forward"}]}
  *
- * An id is the place in its list; nodes stand in the order they run. Every key is there and no other; whole
- * numbers are 64-bit, real ones have the digits that give the same double again. Layouts are not part of it:
- * they belong to a compiled graph. Writing leaves out tensors nothing refers to any more, and numbers the
- * rest anew, so that writing what was read gives the same text. Reading infers every node again and compares.
+ * An id is the place in its list; nodes stand in the order they run. Every key is there and no other
+ * ("derived" and "hold" only where a value is); whole numbers are 64-bit, real ones have the digits that give
+ * the same double again. Layouts are not part of it: they belong to a compiled graph. Writing leaves out
+ * tensors nothing refers to any more, and numbers the rest anew, so that writing what was read gives the same
+ * text. Reading infers every node again and compares.
  */
 #include "graph/graph.h"
 #include "graph/ops/ops.h"
@@ -31,6 +33,8 @@ static const int64_t max_exact_integer = INT64_C(1) << 53;
 
 static const char *init_name(int i) { return init_names[i]; }
 static const char *role_name(int i) { return vl_role_name((Role)i); }
+static const char *derivation_name(int i) { return vl_derivation_kind_name((DerivationKind)i); }
+static const char *hold_name(int i) { return vl_hold_name((Hold)i); }
 static const char *segment_name(int i) { return vl_segment_name((Segment)i); }
 
 /* ---- Writing ------------------------------------------------------------------------------------------------ */
@@ -90,6 +94,14 @@ static void choose_ids(Writer *writer) {
     writer->storage_ids[i] = writer->storage_ids[i] < 0 ? -1 : next++;
 }
 
+static json_t *derivation_of(const Writer *writer, const Derivation *derived) {
+  json_t *sources = json_array();
+  for (int32_t i = 0; i < vl_derivation_source_count(derived->kind); i++)
+    json_array_append_new(sources, json_integer(writer->storage_ids[derived->sources[i]->id]));
+  return json_pack("{s:s,s:o,s:f}", "kind", vl_derivation_kind_name(derived->kind), "sources", sources,
+                   "epsilon", derived->epsilon);
+}
+
 static Status write_storages(Writer *writer) {
   bool first = true;
   for (int32_t i = 0; i < writer->graph->storage_count; i++) {
@@ -104,6 +116,8 @@ static Status write_storages(Writer *writer) {
         storage->scope, "role", vl_role_name(storage->role), "dtype", vl_dtype_name(storage->dtype),
         "elements", (json_int_t)storage->elements, "root", writer->tensor_ids[storage->root->id], "init",
         "kind", init_name((int)storage->init.kind), "value", storage->init.value, "frozen", storage->frozen);
+    if (object && storage->derived)
+      json_object_set_new(object, "derived", derivation_of(writer, storage->derived));
     VL_TRY(write_element(writer, "storages", id, object, &first));
   }
   return vl_ok();
@@ -175,6 +189,8 @@ static Status write_nodes(Writer *writer) {
                     vl_segment_name(node->segment), "block", node->block, "inplace_hint",
                     (int)node->inplace_hint, "checkpoint_segment", node->checkpoint_segment,
                     "recompute_on_use", (int)node->recompute_on_use, "accumulates", (int)node->accumulates);
+    if (object && node->hold != HOLD_NOTHING)
+      json_object_set_new(object, "hold", json_string(vl_hold_name(node->hold)));
     VL_TRY(write_element(writer, "nodes", i, object, &first));
   }
   return vl_ok();
@@ -321,14 +337,40 @@ typedef struct Reader {
   int32_t *roots; /* by storage: tensor id */
 } Reader;
 
+static Status read_derivation(Graph *graph, json_t *object, const char *storage_path, Storage *storage) {
+  static const char *const keys[] = {"kind", "sources", "epsilon"};
+  char path[PATH_BYTES];
+  const json_t *sources;
+  int32_t count = 0;
+  int kind = 0;
+  Derivation *derived = vl_arena_allocate(graph->arena, sizeof *derived);
+  snprintf(path, sizeof path, "%.64s.derived", storage_path);
+  VL_TRY(check_keys(object, path, keys, sizeof keys / sizeof *keys));
+  VL_TRY(get_choice(object, path, "kind", derivation_name, DERIVED_SHIFT + 1, &kind));
+  VL_TRY(get_list(object, path, "sources", &sources, &count));
+  derived->kind = (DerivationKind)kind;
+  if (count != vl_derivation_source_count(derived->kind))
+    return vl_error(VL_INVALID, "%s.sources: %d; this kind has %d", path, count,
+                    vl_derivation_source_count(derived->kind));
+  for (int32_t i = 0; i < count; i++) {
+    int64_t id = 0;
+    VL_TRY(
+        get_integer(json_array_get(sources, (size_t)i), path, "sources", 0, graph->storage_count - 1, &id));
+    derived->sources[i] = graph->storages[id];
+  }
+  storage->derived = derived;
+  return get_real(json_object_get(object, "epsilon"), path, "epsilon", &derived->epsilon);
+}
+
 static Status read_storage(Reader *reader, json_t *object, int32_t index) {
-  static const char *const keys[] = {"id",       "name", "scope", "role",  "dtype",
-                                     "elements", "root", "init",  "frozen"};
+  static const char *const keys[] = {"id",       "name", "scope", "role",   "dtype",
+                                     "elements", "root", "init",  "frozen", "derived"};
   static const char *const init_keys[] = {"kind", "value"};
   char path[PATH_BYTES], init_path[PATH_BYTES];
   snprintf(path, sizeof path, "storages[%d]", index);
   snprintf(init_path, sizeof init_path, "storages[%d].init", index);
-  VL_TRY(check_keys(object, path, keys, sizeof keys / sizeof *keys));
+  json_t *derived = json_object_get(object, "derived");
+  VL_TRY(check_keys(object, path, keys, sizeof keys / sizeof *keys - (derived ? 0 : 1)));
   VL_TRY(check_id(object, path, index));
   Storage *storage = reader->graph->storages[index];
   storage->id = index;
@@ -336,7 +378,7 @@ static Status read_storage(Reader *reader, json_t *object, int32_t index) {
   VL_TRY(get_text(reader->graph, json_object_get(object, "name"), path, "name", &storage->name));
   VL_TRY(get_text(reader->graph, json_object_get(object, "scope"), path, "scope", &storage->scope));
   int role = 0, kind = 0;
-  VL_TRY(get_choice(object, path, "role", role_name, ROLE_GRADIENT + 1, &role));
+  VL_TRY(get_choice(object, path, "role", role_name, ROLE_SOURCE + 1, &role));
   storage->role = (Role)role;
   VL_TRY(get_dtype(json_object_get(object, "dtype"), path, "dtype", &storage->dtype));
   VL_TRY(get_integer(json_object_get(object, "elements"), path, "elements", 1, max_elements,
@@ -347,7 +389,8 @@ static Status read_storage(Reader *reader, json_t *object, int32_t index) {
   VL_TRY(get_choice(init, init_path, "kind", init_name, INIT_UNIFORM + 1, &kind));
   storage->init.kind = (InitKind)kind;
   VL_TRY(get_bool(object, path, "frozen", &storage->frozen));
-  return get_real(json_object_get(init, "value"), init_path, "value", &storage->init.value);
+  VL_TRY(get_real(json_object_get(init, "value"), init_path, "value", &storage->init.value));
+  return derived ? read_derivation(reader->graph, derived, path, storage) : vl_ok();
 }
 
 static Status read_shape(const json_t *object, const char *path, Tensor *tensor) {
@@ -497,10 +540,12 @@ static Status read_node(Reader *reader, json_t *object, int32_t index) {
                                      "inplace_hint",
                                      "checkpoint_segment",
                                      "recompute_on_use",
-                                     "accumulates"};
+                                     "accumulates",
+                                     "hold"};
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "nodes[%d]", index);
-  VL_TRY(check_keys(object, path, keys, sizeof keys / sizeof *keys));
+  bool holds = json_object_get(object, "hold") != NULL;
+  VL_TRY(check_keys(object, path, keys, sizeof keys / sizeof *keys - (holds ? 0 : 1)));
   Graph *graph = reader->graph;
   Node *node = graph->nodes[index];
   node->id = node->position = index;
@@ -521,6 +566,9 @@ static Status read_node(Reader *reader, json_t *object, int32_t index) {
   VL_TRY(get_small(object, path, "checkpoint_segment", INT32_MAX, &node->checkpoint_segment));
   VL_TRY(get_bool(object, path, "recompute_on_use", &node->recompute_on_use));
   VL_TRY(get_bool(object, path, "accumulates", &node->accumulates));
+  int hold = HOLD_NOTHING;
+  if (holds) VL_TRY(get_choice(object, path, "hold", hold_name, HOLD_FORWARD + 1, &hold));
+  node->hold = (Hold)hold;
   Status status = op_verify(node, reader->scratch);
   if (status.code != VL_OK) return vl_error(status.code, "%s: %.400s", path, status.message);
   for (int32_t i = 0; i < node->output_count; i++) {

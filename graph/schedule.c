@@ -292,10 +292,33 @@ static int32_t *find_forward_ends(const Schedule *schedule) {
   return ends;
 }
 
-static void find_lifetimes(Builder *builder) {
-  Schedule *schedule = builder->schedule;
-  int32_t count = schedule->instance_count;
-  for (int32_t at = 0; at < count; at++) {
+static void prolong(Buffer *buffer, int32_t end) {
+  if (buffer->last < end) buffer->last = end;
+}
+
+/* What a block reads that was made before it lives until the block ends, and what a node has a variable for
+ * as long as that. */
+static void hold_variables(const Graph *graph, Schedule *schedule) {
+  int32_t *end = vl_allocate(((size_t)graph->block_count + 1) * sizeof *end); /* by block */
+  for (int32_t at = 0; at < schedule->instance_count; at++)
+    end[schedule->instances[at].node->block] = at;
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
+    const Instance *instance = &schedule->instances[at];
+    const Node *node = instance->node;
+    for (int32_t i = 0; i < VL_MAX_INPUTS && node->block > 0; i++) {
+      if (instance->inputs[i] < 0) continue;
+      Buffer *buffer = &schedule->buffers[instance->inputs[i]];
+      if (schedule->instances[buffer->first].node->block != node->block) prolong(buffer, end[node->block]);
+    }
+    if (node->hold != HOLD_NOTHING && instance->outputs[0] >= 0)
+      prolong(&schedule->buffers[instance->outputs[0]],
+              node->hold == HOLD_BLOCK ? end[node->block] : schedule->instance_count - 1);
+  }
+  free(end);
+}
+
+static void find_touches(Schedule *schedule) {
+  for (int32_t at = 0; at < schedule->instance_count; at++) {
     const Instance *instance = &schedule->instances[at];
     for (int32_t i = 0; i < VL_MAX_INPUTS; i++) {
       if (instance->inputs[i] >= 0) touch(&schedule->buffers[instance->inputs[i]], at);
@@ -304,6 +327,13 @@ static void find_lifetimes(Builder *builder) {
       if (instance->outputs[i] >= 0) touch(&schedule->buffers[instance->outputs[i]], at);
     }
   }
+}
+
+static void find_lifetimes(Builder *builder) {
+  Schedule *schedule = builder->schedule;
+  int32_t count = schedule->instance_count;
+  find_touches(schedule);
+  if (builder->program->holds_variables) hold_variables(builder->graph, schedule);
   int32_t *begins = vl_allocate(((size_t)count + 1) * sizeof *begins);
   int32_t *ends = vl_allocate(((size_t)count + 1) * sizeof *ends);
   int32_t *forward_ends = find_forward_ends(schedule);

@@ -27,6 +27,8 @@ static const Member members[] = {
     MEMBER(MEMBER_I32, warmup),
     MEMBER(MEMBER_I32, steps),
     MEMBER(MEMBER_I64, seed),
+    MEMBER(MEMBER_TEXT, queue),
+    MEMBER(MEMBER_TEXT, queue_batches),
     MEMBER(MEMBER_FLAG, inference),
     MEMBER(MEMBER_FLAG, unlimited),
     MEMBER(MEMBER_FLAG, timeline),

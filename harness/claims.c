@@ -63,7 +63,8 @@ static bool belong_together(const Claim *claim, const json_t *a, const json_t *b
   if (claim->rule->per_recipe && !vl_record_same_text(a, b, "recipe")) return false;
   if (claim->rule->any_workload) return true;
   return vl_record_same_text(a, b, "settings") &&
-         vl_record_flag(a, "inference") == vl_record_flag(b, "inference");
+         vl_record_flag(a, "inference") == vl_record_flag(b, "inference") &&
+         vl_record_same_text(a, b, "queue");
 }
 
 static bool contains_word(const char *text, const char *word, size_t length) {

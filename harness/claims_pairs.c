@@ -46,6 +46,7 @@ static bool same_configuration(const json_t *a, const json_t *b) {
   Configuration left = configuration_of(a), right = configuration_of(b);
   return vl_record_same_text(a, b, "case") && vl_record_same_text(a, b, "settings") &&
          strcmp(left.rest, right.rest) == 0 &&
+         vl_record_flag(a, "inference") == vl_record_flag(b, "inference") &&
          vl_record_integer(a, "micro_batch") == vl_record_integer(b, "micro_batch") &&
          vl_record_integer(a, "capacity_bytes") == vl_record_integer(b, "capacity_bytes");
 }

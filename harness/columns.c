@@ -100,6 +100,11 @@ static json_t *data_path(const CellView *view, const Column *column, const char 
   return field_value(view->cell, column);
 }
 
+static json_t *queue_text(const CellView *view, const Column *column, const char **reason) {
+  *reason = "samples of one size";
+  return field_value(view->cell, column);
+}
+
 static json_t *capacity(const CellView *view, const Column *column, const char **reason) {
   *reason = "no limit was set";
   return view->cell->spec.capacity_bytes > 0 ? field_value(view->cell, column) : NULL;
@@ -353,6 +358,8 @@ static const Column table[] = {
     {"learning_rate", "learning_rate", "1", COLUMN_REAL, "given learning rate", learning_rate,
      SPEC(learning_rate)},
     {"data", "data", "", COLUMN_TEXT, "file the samples came from, or phantoms", data_path, SPEC(data)},
+    {"queue", "queue", "", COLUMN_TEXT,
+     "sizes of the samples of a pass, and how many of each; a step is a pass", queue_text, SPEC(queue)},
     {"timeout_s", "timeout_s", "s", COLUMN_REAL, "time limit", timeout_limit, AT(SuiteCell, timeout_s)},
 
     {"samples_per_s", "samples_per_s", "1/s", COLUMN_REAL, "global batch over the median step time",

@@ -62,6 +62,7 @@ static Status print_program(const GraphCommand *command, Program *program) {
     Recipe recipe;
     Target target = {.capacity_bytes = command->cell.spec.capacity_bytes, .ranks = 1};
     VL_TRY(vl_recipe_parse(command->cell.spec.recipe, &recipe));
+    VL_TRY(vl_recipe_check_mode(&recipe, program->training));
     VL_TRY(vl_recipe_apply(&recipe, program, &target));
   }
   if (strcmp(format, "json") == 0) return vl_graph_write_json(program->graph, stdout);

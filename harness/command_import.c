@@ -98,8 +98,9 @@ static Status record_from_peer(const json_t *peer, json_t **out) {
   cell.spec.micro_batch = (int64_t)batch;
   cell.spec.threads = (int32_t)threads;
   cell.spec.inference = json_is_true(json_object_get(peer, "infer"));
-  if (json_integer_value(json_object_get(peer, "groups")) > 1)
-    return vl_error(VL_INVALID, "standard input: the peer's 'groups' make another model than the case's");
+  json_int_t groups = json_integer_value(json_object_get(peer, "groups"));
+  if (groups > 1)
+    snprintf(cell.spec.settings[cell.spec.setting_count++], VL_NAME_BYTES, "groups=%lld", (long long)groups);
   VL_TRY(vl_cell_check(&cell.spec));
   json_t *record = vl_record_create_failure(&cell, "ok", "");
   char name[128];

@@ -29,6 +29,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     if (!(command->cell.given & GIVEN_CASE)) argp_error(state, "give --case");
     if (command->cell.given & (GIVEN_BATCH | GIVEN_MICRO_BATCH))
       argp_error(state, "the batch is what is looked for");
+    if (command->cell.given & GIVEN_QUEUE)
+      argp_error(state, "the largest batch is of one size; dynamic-batch finds those of a queue");
     if ((command->cell.given & GIVEN_DEVICE) && strcmp(command->cell.spec.device, "plan") != 0)
       argp_error(state, "the search plans; --verify runs its answer on the cpu");
     if (command->verify && (command->cell.given & GIVEN_PROFILE))
@@ -132,8 +134,9 @@ static Status search(MaxBatchCommand *command, bool *as_planned) {
   Status status = search_all(command, runner, rows, as_planned);
   vl_runner_destroy(&runner);
   if (status.code == VL_OK && command->json) {
-    json_t *json = json_pack("{ss ss ss sO}", "case", options->spec.case_name, "profile",
-                             options->spec.profile, "provenance", "predicted", "rows", rows);
+    json_t *json =
+        json_pack("{ss sb ss ss sO}", "case", options->spec.case_name, "inference", options->spec.inference,
+                  "profile", options->spec.profile, "provenance", "predicted", "rows", rows);
     char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     puts(text);
     free(text);

@@ -117,6 +117,7 @@ static void print_division(const json_t *record) {
   int64_t count = vl_record_integer(record, "accumulate"), micro = vl_record_integer(record, "micro_batch");
   int64_t batch = vl_record_integer(record, "global_batch");
   int64_t last = batch / vl_record_integer(record, "ranks") - (count - 1) * micro;
+  if (vl_record_text(record, "queue")) return;
   if (count <= 1 && !strstr(vl_record_text(record, "recipe"), "accumulate=auto")) return;
   printf("%-12s %lld samples, accumulate=%lld of %lld", "batch", (long long)batch, (long long)count,
          (long long)micro);
@@ -133,6 +134,26 @@ static void print_offload(const json_t *record) {
   print_bytes("moved back", vl_record_integer(record, "fetched_bytes"));
   print_bytes("held there", vl_record_integer(record, "peak_offload_bytes"));
   if (!isnan(stall_s)) printf("%-12s %.3f s a step for copies\n", "waited", stall_s);
+}
+
+/* Of a queue, what each size needed. */
+static void print_shapes(const json_t *record) {
+  json_t *shapes = json_object_get(record, "shapes"), *shape;
+  size_t i;
+  json_array_foreach(shapes, i, shape) {
+    char allocated[32] = "not known", reserved[32] = "not known";
+    int64_t live = vl_record_integer(shape, "peak_allocated_bytes");
+    int64_t held = vl_record_integer(shape, "peak_reserved_bytes");
+    double rate = vl_record_real(shape, "samples_per_s");
+    if (live >= 0) vl_format_bytes(live, allocated, sizeof allocated);
+    if (held >= 0) vl_format_bytes(held, reserved, sizeof reserved);
+    printf("%-12s %lld in %lld batches of at most %lld: allocated %s, reserved %s",
+           vl_record_text(shape, "shape"), (long long)vl_record_integer(shape, "samples"),
+           (long long)vl_record_integer(shape, "batches"), (long long)vl_record_integer(shape, "batch"),
+           allocated, reserved);
+    if (!isnan(rate)) printf(", %.2f samples/s", rate);
+    putchar('\n');
+  }
 }
 
 /* A leak and where to look. */
@@ -165,6 +186,7 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   print_bytes("allocated", vl_record_integer(record, "peak_allocated_bytes"));
   print_bytes("reserved", vl_record_integer(record, "peak_reserved_bytes"));
   print_bytes("driver", vl_record_integer(record, "peak_driver_bytes"));
+  print_shapes(record);
   print_offload(record);
   print_losses(record);
   print_dice(record);
@@ -174,7 +196,8 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   double tokens = vl_record_real(record, "tokens_per_s");
   printf("%-12s %.2f samples/s, ", "speed", rate);
   if (!isnan(tokens)) printf("%.0f tokens/s, ", tokens);
-  printf("median step %s\n", text);
+  bool queue = vl_record_text(record, "queue") != NULL;
+  printf("%s %s\n", queue ? "a pass in" : cell->spec.inference ? "a batch in" : "median step", text);
 }
 
 static void print_json(const json_t *json) {

@@ -20,6 +20,10 @@ static const FitStep ladder[] = {
      .turn_on = "with torch.autocast(device_type, dtype=torch.float16):  # and a torch.amp.GradScaler",
      .where = FIT_WITHOUT_BF16},
     {.item = "weights=on-use"},
+    {.item = "weights=once",
+     .turn_on = "model = model.to(torch.bfloat16)  # rounds what autocast leaves in fp32 too",
+     .inference_only = true},
+    {.item = "fold=norm", .turn_on = "model = torch.fx.experimental.optimization.fuse(model.eval())"},
     {.item = "loss-chunks=8"},
     {.item = "update=in-backward"},
     {.item = "optimizer-state=8bit"},
@@ -199,6 +203,15 @@ static Status find_bf16(const CellSpec *spec, bool *has_bf16) {
   return vl_ok();
 }
 
+/* Steps for training do nothing in inference, and the other way round. */
+static bool is_offered(const FitStep *step, bool inference) {
+  char key[VL_NAME_BYTES];
+  snprintf(key, sizeof key, "%.*s", (int)key_length(step->item), step->item);
+  const Optimization *optimization = vl_optimization_find(key);
+  if (!optimization) return true;
+  return inference ? !optimization->training_only : !optimization->inference_only && !step->inference_only;
+}
+
 /* Nothing is advised beside what is a mistake. */
 static Status check_no_mistake(const char *text) {
   Recipe recipe;
@@ -225,6 +238,7 @@ Status vl_fit_climb(Runner *runner, const SuiteCell *start, const FitStep *steps
   for (int32_t i = 0; i < step_count && fit->rung_count < VL_MAX_RUNGS; i++) {
     if (fit->answer >= 0 && !all) break;
     if (steps[i].where == (has_bf16 ? FIT_WITHOUT_BF16 : FIT_WITH_BF16)) continue;
+    if (!is_offered(&steps[i], start->spec.inference)) continue;
     VL_TRY(climb_step(runner, start, &steps[i], &standing, fit));
   }
   VL_TRY(climb_again(runner, start, all, &standing, fit));

@@ -14,6 +14,7 @@ typedef struct FitStep {
   const char *turn_on; /* NULL: the optimization's own line */
   FitWhere where;
   const char *replaces; /* another key whose item goes; NULL: none */
+  bool inference_only;  /* though its optimization is not */
 } FitStep;
 /* The ladder. A new optimization is a line in its table. */
 const FitStep *vl_fit_ladder(int32_t *count);

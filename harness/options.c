@@ -23,7 +23,8 @@ enum {
   KEY_LOAD_STATE,
   KEY_TIMEOUT,
   KEY_OFFLOAD_CAPACITY,
-  KEY_OFFLOAD_DIRECTORY
+  KEY_OFFLOAD_DIRECTORY,
+  KEY_QUEUE
 };
 
 static const struct argp_option options_table[] = {
@@ -39,7 +40,12 @@ static const struct argp_option options_table[] = {
     {"offload-capacity", KEY_OFFLOAD_CAPACITY, "SIZE", 0, "most the tier that recipes offload to may hold",
      1},
     {"set", 'S', "KEY=VALUE", 0, "an argument of the case, as in size=96; may be repeated", 1},
-    {"infer", KEY_INFERENCE, NULL, 0, "forward only", 1},
+    {"infer", KEY_INFERENCE, NULL, 0, "inference: the evaluation graph, forward only", 1},
+    {"inference", 0, NULL, OPTION_ALIAS, NULL, 1},
+    {"queue", KEY_QUEUE, "SIZES", 0,
+     "samples of several sizes, as in 64x64x64:8,96x96x64:4; a step is a pass over all, in batches of one "
+     "size",
+     1},
     {"data", KEY_DATA, "FILE", 0,
      "HDF5 file of images or text (scripts/data) or volumes (vramlab convert); phantoms: generated volumes",
      1},
@@ -152,6 +158,7 @@ static uint32_t take_option(int key, char *text, struct argp_state *state, CellO
   case KEY_DATA: take_file(state, "data", text, spec->data); return GIVEN_DATA;
   case KEY_SAVE_STATE: take_file(state, "save-state", text, spec->save_state); return GIVEN_SAVE_STATE;
   case KEY_LOAD_STATE: take_file(state, "load-state", text, spec->load_state); return GIVEN_LOAD_STATE;
+  case KEY_QUEUE: take_text(state, "queue", text, spec->queue, sizeof spec->queue); return GIVEN_QUEUE;
   case KEY_INFERENCE: spec->inference = true; return GIVEN_INFERENCE;
   case KEY_TIMELINE: spec->timeline = true; return GIVEN_TIMELINE;
   case KEY_MONITOR: spec->monitor = true; return GIVEN_MONITOR;
@@ -270,7 +277,8 @@ Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) {
   } fixed[] = {
       {GIVEN_CASE, "case"},       {GIVEN_BATCH, "batch"},           {GIVEN_MICRO_BATCH, "micro-batch"},
       {GIVEN_RECIPE, "recipe"},   {GIVEN_SETTINGS, "set"},          {GIVEN_DATA, "data"},
-      {GIVEN_INFERENCE, "infer"}, {GIVEN_SAVE_STATE, "save-state"}, {GIVEN_LOAD_STATE, "load-state"}};
+      {GIVEN_INFERENCE, "infer"}, {GIVEN_SAVE_STATE, "save-state"}, {GIVEN_LOAD_STATE, "load-state"},
+      {GIVEN_QUEUE, "queue"}};
   for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
     if (options->given & fixed[i].bit)
       return vl_error(VL_INVALID,

@@ -30,7 +30,8 @@ enum {
   GIVEN_TIMEOUT = 1 << 18,
   GIVEN_OFFLOAD_CAPACITY = 1 << 19,
   GIVEN_OFFLOAD_DIRECTORY = 1 << 20,
-  GIVEN_MONITOR = 1 << 21
+  GIVEN_MONITOR = 1 << 21,
+  GIVEN_QUEUE = 1 << 22
 };
 
 typedef struct CellOptions {

@@ -92,6 +92,8 @@ void vl_cell_key(const SuiteCell *cell, char key[17]) {
     hash_number(&hash, "offload_capacity_bytes", spec->offload_capacity_bytes);
   if (*spec->offload_directory) hash_field(&hash, "offload_directory", spec->offload_directory);
   if (spec->monitor) hash_number(&hash, "monitor", 1);
+  if (*spec->queue) hash_field(&hash, "queue", spec->queue);
+  if (*spec->queue_batches) hash_field(&hash, "queue_batches", spec->queue_batches);
   if (spec->unlimited) hash_number(&hash, "unlimited", 1);
   if (cell->max_batch) hash_field(&hash, "kind", "max-batch");
   snprintf(key, 17, "%016llx", (unsigned long long)hash);
@@ -173,6 +175,13 @@ static void set_sketches(json_t *record, const CellResult *result, json_t *reaso
   free(values);
 }
 
+/* Of inference's outputs. */
+static void set_output_sketch(json_t *record, const CellResult *result, json_t *reasons) {
+  if (isnan(result->output_sketch[0])) return;
+  json_object_set_new(record, "output_sketch",
+                      list_of(result->output_sketch, VL_SKETCH_SUMS, "output_sketch", reasons));
+}
+
 /* A list a quantity, an element a step; without monitoring there are none. */
 static void set_monitors(json_t *record, const CellResult *result, json_t *reasons) {
   int32_t count = result->monitor_count;
@@ -200,6 +209,32 @@ static json_t *scope_list(const CellResult *result) {
     json_array_append_new(list, entry);
   }
   return list;
+}
+
+static void set_known(json_t *object, const char *name, json_t *value) {
+  json_object_set_new(object, name, value ? value : json_null());
+}
+
+/* Of a queue, a size each. */
+static void set_shapes(json_t *record, const CellResult *result) {
+  if (result->shape_count == 0) return;
+  json_t *list = json_array();
+  for (int32_t i = 0; i < result->shape_count; i++) {
+    const ShapeResult *shape = &result->shapes[i];
+    json_t *entry = json_object();
+    json_object_set_new(entry, "shape", vl_json_text(shape->shape));
+    json_object_set_new(entry, "samples", json_integer(shape->samples));
+    json_object_set_new(entry, "batch", json_integer(shape->batch));
+    json_object_set_new(entry, "batches", json_integer(shape->batches));
+    set_known(entry, "samples_per_s", vl_json_real(shape->samples_per_s));
+    set_known(entry, "batch_s", vl_json_real(shape->batch_s));
+    set_known(entry, "peak_allocated_bytes",
+              shape->peak_allocated_bytes >= 0 ? json_integer(shape->peak_allocated_bytes) : NULL);
+    set_known(entry, "peak_reserved_bytes",
+              shape->peak_reserved_bytes >= 0 ? json_integer(shape->peak_reserved_bytes) : NULL);
+    json_array_append_new(list, entry);
+  }
+  json_object_set_new(record, "shapes", list);
 }
 
 static json_t *term_list(const CellResult *result) {
@@ -248,6 +283,8 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
                               "step_fragmentation", reasons));
   json_object_set_new(record, "leaks", leak_list(result));
   set_monitors(record, result, reasons);
+  set_output_sketch(record, result, reasons);
+  set_shapes(record, result);
   json_object_set_new(record, "scopes", scope_list(result));
   json_object_set_new(record, "analytic_terms", term_list(result));
   json_object_set_new(record, "null_reasons", reasons);

@@ -53,9 +53,7 @@ static int64_t rounding_of(const json_t *record) {
 
 static void cell_row(Document *document, const json_t *record, const char **cells) {
   char name[256];
-  Workload workload = {.case_name = vl_record_text(record, "case"),
-                       .settings = vl_record_text(record, "settings"),
-                       .inference = vl_record_flag(record, "inference")};
+  Workload workload = vl_record_workload(record);
   vl_workload_text(&workload, name, sizeof(name));
   const char *peak = vl_record_text(record, "analytic_peak");
   int64_t asked = 0, parts = 0, allocated = 0;

@@ -17,9 +17,7 @@ static bool is_cell(const json_t *record) {
 
 static const char *workload_name(Document *document, const json_t *record) {
   char name[256];
-  Workload workload = {.case_name = vl_record_text(record, "case"),
-                       .settings = vl_record_text(record, "settings"),
-                       .inference = vl_record_flag(record, "inference")};
+  Workload workload = vl_record_workload(record);
   vl_workload_text(&workload, name, sizeof(name));
   return vl_document_format(document, "%s", name);
 }
@@ -163,6 +161,48 @@ void vl_report_volumes(Document *document, const RecordSet *records) {
     if (isfinite(right)) cells[7] = vl_document_format(document, "%.2f", 100.0 * right);
     cells[8] = vl_document_gib(document, vl_record_integer(record, "needed_bytes"));
     if (isfinite(volume_s)) cells[9] = vl_document_format(document, "%.3f", volume_s);
+  }
+}
+
+/* ---- Queues ------------------------------------------------------------------------------------------------------ */
+
+static size_t shapes_of(const json_t *record) {
+  return is_cell(record) ? json_array_size(json_object_get(record, "shapes")) : 0;
+}
+
+static void shape_row(Document *document, const json_t *record, const json_t *shape, const char **cells) {
+  double rate = vl_record_real(shape, "samples_per_s"), batch_s = vl_record_real(shape, "batch_s");
+  bool timed = !vl_record_is_emulated(record);
+  cells[0] = workload_name(document, record);
+  cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+  cells[2] = vl_record_is_predicted(record) ? "predicted" : "measured";
+  cells[3] = vl_document_format(document, "%s", text_or(vl_record_text(shape, "shape"), "n/a"));
+  cells[4] = vl_document_format(document, "%lld", (long long)vl_record_integer(shape, "samples"));
+  cells[5] = vl_document_format(document, "%lld", (long long)vl_record_integer(shape, "batch"));
+  cells[6] = vl_document_format(document, "%lld", (long long)vl_record_integer(shape, "batches"));
+  cells[7] = vl_document_gib(document, vl_record_integer(shape, "peak_allocated_bytes"));
+  cells[8] = vl_document_gib(document, vl_record_integer(shape, "peak_reserved_bytes"));
+  if (timed && isfinite(batch_s)) cells[9] = vl_document_format(document, "%.4g", batch_s);
+  if (timed && isfinite(rate)) cells[10] = vl_document_format(document, "%.2f", rate);
+}
+
+void vl_report_queues(Document *document, const RecordSet *records) {
+  static const TableColumn columns[] = {
+      {"workload", "", false}, {"recipe", "", false},           {"numbers are", "", false},
+      {"size", "", false},     {"in a pass", "samples", true},  {"largest batch", "samples", true},
+      {"batches", "", true},   {"peak allocated", "GiB", true}, {"peak reserved", "GiB", true},
+      {"a batch", "s", true},  {"samples", "1/s", true}};
+  int32_t count = 0, row = 0;
+  for (int32_t i = 0; i < records->count; i++)
+    count += (int32_t)shapes_of(records->records[i]);
+  if (count == 0) return;
+  vl_document_add(document, PASSAGE_HEADING, false, "Queues of several sizes");
+  Passage *passage = vl_document_add(document, PASSAGE_TABLE, false, "What each size of sample needed");
+  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), count);
+  for (int32_t i = 0; i < records->count; i++) {
+    const json_t *record = records->records[i], *list = json_object_get(record, "shapes");
+    for (size_t k = 0; k < shapes_of(record); k++)
+      shape_row(document, record, json_array_get(list, k), passage->rows[row++]);
   }
 }
 

@@ -85,6 +85,7 @@ void vl_report_account(Document *document, const RecordSet *records, const Compa
 void vl_report_cells(Document *document, const RecordSet *records);
 void vl_report_offloads(Document *document, const RecordSet *records);
 void vl_report_volumes(Document *document, const RecordSet *records);
+void vl_report_queues(Document *document, const RecordSet *records);
 void vl_report_monitors(Document *document, const ReportInput *input);
 void vl_report_failures(Document *document, const RecordSet *records);
 void vl_report_leaks(Document *document, const RecordSet *records);

@@ -357,6 +357,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   if (add_claims(document, input, PASSAGE_CLAIM) == 0) document->count--;
   vl_report_offloads(document, &input->records);
   vl_report_volumes(document, &input->records);
+  vl_report_queues(document, &input->records);
   vl_report_monitors(document, input);
   vl_report_failures(document, &input->records);
   vl_report_account(document, &input->records, first);

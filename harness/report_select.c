@@ -25,27 +25,29 @@ int64_t vl_record_batch(const json_t *record) {
 /* ---- Workloads and devices -------------------------------------------------------------------------------------- */
 
 void vl_workload_text(const Workload *workload, char *text, size_t size) {
-  snprintf(text, size, "%s%s%s%s", workload->case_name != NULL ? workload->case_name : "unnamed",
+  snprintf(text, size, "%s%s%s%s%s%s", workload->case_name != NULL ? workload->case_name : "unnamed",
            workload->settings != NULL ? " " : "", workload->settings != NULL ? workload->settings : "",
-           workload->inference ? " inference" : "");
+           workload->inference ? " inference" : " training", workload->queue != NULL ? " queue " : "",
+           workload->queue != NULL ? workload->queue : "");
 }
 
-static Workload workload_of(const json_t *record) {
+Workload vl_record_workload(const json_t *record) {
   return (Workload){.case_name = vl_record_text(record, "case"),
                     .settings = vl_record_text(record, "settings"),
+                    .queue = vl_record_text(record, "queue"),
                     .inference = vl_record_flag(record, "inference")};
 }
 
 static bool same_workload(const Workload *a, const Workload *b) {
   return equal_texts(a->case_name, b->case_name) && equal_texts(a->settings, b->settings) &&
-         a->inference == b->inference;
+         equal_texts(a->queue, b->queue) && a->inference == b->inference;
 }
 
 int32_t vl_select_workloads(const RecordSet *records, Workload *workloads) {
   int32_t found = 0, counts[VL_MAX_WORKLOADS] = {0};
   for (int32_t i = 0; i < records->count; i++) {
     if (!is_cell(records->records[i])) continue;
-    Workload its = workload_of(records->records[i]);
+    Workload its = vl_record_workload(records->records[i]);
     int32_t at = 0;
     while (at < found && !same_workload(&workloads[at], &its))
       at++;
@@ -67,7 +69,7 @@ int32_t vl_select_workloads(const RecordSet *records, Workload *workloads) {
 RecordSet vl_select_workload(const RecordSet *records, const Workload *workload, Engines engines) {
   RecordSet chosen = {.records = vl_allocate(sizeof(json_t *) * (size_t)(records->count + 1))};
   for (int32_t i = 0; i < records->count; i++) {
-    Workload its = workload_of(records->records[i]);
+    Workload its = vl_record_workload(records->records[i]);
     if (engines == ENGINES_OURS && vl_record_is_peer(records->records[i])) continue;
     if (is_cell(records->records[i]) && same_workload(&its, workload))
       chosen.records[chosen.count++] = records->records[i];
@@ -271,7 +273,7 @@ Equality vl_record_equality(const json_t *record, const json_t *baseline) {
 /* ---- Largest batches ---------------------------------------------------------------------------------------------------- */
 
 static bool is_max_batch(const json_t *record, const Workload *workload) {
-  Workload its = workload_of(record);
+  Workload its = vl_record_workload(record);
   return equal_texts(vl_record_text(record, "kind"), "max-batch") && same_workload(&its, workload);
 }
 

@@ -5,17 +5,18 @@
 
 #include "harness/claims.h"
 
-/* A case with its settings, training or inference. Text is borrowed from records; settings NULL: the case's
- * own. */
+/* A case with its settings, training or inference, and the queue of samples it works through. Text is
+ * borrowed from records; settings NULL: the case's own; queue NULL: samples of one size. */
 typedef struct Workload {
-  const char *case_name, *settings;
+  const char *case_name, *settings, *queue;
   bool inference;
 } Workload;
 
 enum { VL_MAX_WORKLOADS = 16, VL_MAX_RECIPES = 64, VL_MAX_CAPACITIES = 4 };
 
-/* "resnet50 size=96 inference". */
+/* "resnet50 size=96 inference", "resnet50 training". */
 void vl_workload_text(const Workload *workload, char *text, size_t size);
+Workload vl_record_workload(const json_t *record);
 /* The workloads of cells, most cells first; at most VL_MAX_WORKLOADS. */
 int32_t vl_select_workloads(const RecordSet *records, Workload *workloads);
 /* Whose cells. */

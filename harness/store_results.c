@@ -193,6 +193,46 @@ static void write_terms(H5Writer *writer, const Store *store) {
   free_list_rows(&rows);
 }
 
+static const json_t *shape_at(const Store *store, const ListRows *rows, int64_t i) {
+  const json_t *list = json_object_get(vl_store_record(store, rows->cell[i]), "shapes");
+  return json_array_get(list, (size_t)rows->position[i]);
+}
+
+static void write_shapes(H5Writer *writer, const Store *store) {
+  static const H5ColumnText numbers[] = {{"samples", "1", "of this size in a pass"},
+                                         {"batch", "1", "samples of its largest batch"},
+                                         {"batches", "1", "of a pass"},
+                                         {"peak_allocated_bytes", "bytes", "while its batches ran"},
+                                         {"peak_reserved_bytes", "bytes", "while its batches ran"}};
+  static const H5ColumnText rates[] = {{"samples_per_s", "1/s", "over the time of its batches"},
+                                       {"batch_s", "s", "mean time of a batch"}};
+  H5Table table;
+  ListRows rows = list_rows(store, "shapes");
+  const char **words = vl_allocate((size_t)(rows.count + 1) * sizeof *words);
+  int64_t *values = vl_allocate((size_t)(rows.count + 1) * sizeof *values);
+  double *reals = vl_allocate((size_t)(rows.count + 1) * sizeof *reals);
+  vl_h5_table_open(writer, writer->file, "shapes", "row", rows.count, &table);
+  write_list_rows(writer, &table, &rows, "position");
+  for (int64_t i = 0; i < rows.count; i++)
+    words[i] = vl_record_text(shape_at(store, &rows, i), "shape");
+  vl_h5_texts(writer, &table, (H5ColumnText){"shape", "", "size of the samples"}, words);
+  for (size_t c = 0; c < sizeof numbers / sizeof *numbers; c++) {
+    for (int64_t i = 0; i < rows.count; i++)
+      values[i] = vl_record_integer(shape_at(store, &rows, i), numbers[c].name);
+    vl_h5_integers(writer, &table, numbers[c], values);
+  }
+  for (size_t c = 0; c < sizeof rates / sizeof *rates; c++) {
+    for (int64_t i = 0; i < rows.count; i++)
+      reals[i] = vl_record_real(shape_at(store, &rows, i), rates[c].name);
+    vl_h5_reals(writer, &table, rates[c], reals);
+  }
+  vl_h5_table_close(&table);
+  free(words);
+  free(values);
+  free(reals);
+  free_list_rows(&rows);
+}
+
 /* ---- Timelines --------------------------------------------------------------------------------------------------- */
 
 /* The whole numbers of an event, as columns. */
@@ -388,6 +428,7 @@ Status vl_results_write(const Store *store) {
                 (H5ColumnText){"sum", "1", "of all gradients with signs; 32 a step"});
   write_scopes(&writer, store);
   write_terms(&writer, store);
+  write_shapes(&writer, store);
   Status status = write_timelines(&writer, store);
   Status finished = vl_h5_finish(&writer, store->results);
   return status.code == VL_OK ? finished : status;

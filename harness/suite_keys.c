@@ -31,6 +31,9 @@ static Status set_profile(const YamlNode *node, CellDraft *draft) {
 static Status set_data(const YamlNode *node, CellDraft *draft) {
   return copy_text(node, draft->cell.spec.data, sizeof draft->cell.spec.data);
 }
+static Status set_queue(const YamlNode *node, CellDraft *draft) {
+  return copy_text(node, draft->cell.spec.queue, sizeof draft->cell.spec.queue);
+}
 static Status set_batch(const YamlNode *node, CellDraft *draft) {
   return vl_yaml_integer(node, 1, INT32_MAX, &draft->batch);
 }
@@ -103,6 +106,7 @@ const SuiteKey vl_suite_keys[] = {
     {"monitor", set_monitor},
     {"timeline", set_timeline},
     {"data", set_data},
+    {"queue", set_queue},
     {"learning_rate", set_learning_rate},
     {"timeout_s", set_timeout},
     {"repeat", set_repeat},

@@ -146,6 +146,7 @@ const Optimization optimization_accumulate = {
         "divide the batch into n micro-batches and add up their gradients (batch norm, Dice: another model)",
     .phase = PHASE_SCHEDULE,
     .preserves = PRESERVES_TOLERANCE,
+    .training_only = "there are no gradients to add up",
     .check = check,
     .apply = apply,
     .preserves_in = preserves_in,

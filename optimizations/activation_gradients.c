@@ -128,6 +128,7 @@ const Optimization optimization_activation_gradients = {
             "type",
     .phase = PHASE_BACKWARD,
     .preserves = PRESERVES_TOLERANCE,
+    .training_only = "there are no gradients",
     .check = check,
     .apply = apply,
     .apply_to_gradients = apply_to_gradients,

@@ -51,6 +51,8 @@ static Status lower_node(Casts *casts, Node *node, DType low) {
     VL_TRY(cast_input(casts, node, 0, low));
     if (strcmp(node->op->name, "attention") != 0) VL_TRY(cast_input(casts, node, 1, low));
     if (strcmp(node->op->name, "matmul") == 0) node->params.dtype = low;
+    if (strcmp(node->op->name, "conv_epilogue") == 0 && node->input_count > 3)
+      VL_TRY(cast_input(casts, node, 3, low)); /* the residual is added to the result */
     break;
   case PRECISION_FP32:
     /* A branch is added to an fp32 residual as it is. */

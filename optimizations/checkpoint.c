@@ -334,6 +334,7 @@ const Optimization optimization_checkpoint = {
     .help = "keep only the boundaries of every k blocks; recompute the rest before their backward",
     .phase = PHASE_SCHEDULE,
     .preserves = PRESERVES_BITWISE,
+    .training_only = "nothing is kept for a backward pass, so nothing can be made again",
     .check = check,
     .apply = apply,
 };

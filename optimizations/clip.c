@@ -23,6 +23,7 @@ const Optimization optimization_clip = {
     .help = "scale all gradients down to this norm where theirs is larger (another training)",
     .phase = PHASE_PRECISION, /* known before the updates are added */
     .preserves = PRESERVES_DIFFERENT_MODEL,
+    .training_only = "there are no gradients",
     .check = check,
     .apply = apply,
 };

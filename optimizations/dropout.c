@@ -54,6 +54,7 @@ const Optimization optimization_dropout = {
             "bytes (mask; on a GPU), or drawn again there",
     .phase = PHASE_PRECISION,
     .preserves = PRESERVES_BITWISE,
+    .training_only = "nothing is dropped",
     .check = check,
     .apply = apply,
 };

@@ -75,6 +75,7 @@ const Optimization optimization_freeze = {
     .help = "train only what follows: no gradients and no optimizer state below (another training)",
     .phase = PHASE_GRAPH,
     .preserves = PRESERVES_DIFFERENT_MODEL,
+    .training_only = "nothing is trained",
     .check = check,
     .apply = apply,
 };

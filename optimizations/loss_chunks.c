@@ -275,6 +275,7 @@ const Optimization optimization_loss_chunks = {
     .help = "scores and their loss for a part of the rows at a time, again in backward: never all of them",
     .phase = PHASE_GRAPH,
     .preserves = PRESERVES_TOLERANCE,
+    .training_only = "there is no loss",
     .check = check,
     .apply = apply,
     .apply_to_gradients = apply_to_gradients,

@@ -41,6 +41,7 @@ const Optimization optimization_loss_scale = {
     .help = "scale the loss for fp16 gradients, skip steps that overflow (amp=fp16: dynamic by itself)",
     .phase = PHASE_PRECISION,
     .preserves = PRESERVES_TOLERANCE,
+    .training_only = "there is no loss",
     .check = check,
     .apply = apply,
 };

@@ -104,6 +104,7 @@ const Optimization optimization_offload = {
     .help = "keep activations until backward, or optimizer state until its update, in host memory or a file",
     .phase = PHASE_SCHEDULE,
     .preserves = PRESERVES_BITWISE,
+    .training_only = "nothing is kept for a backward pass, and there is no optimizer",
     .check = check,
     .apply = apply,
 };

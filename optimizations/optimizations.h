@@ -46,7 +46,9 @@ typedef struct Optimization {
   Phase phase;
   Preserves preserves;
   const char *case_argument; /* PHASE_CASE: the argument of the case that the value is for */
-  bool mistake; /* what people do wrong, made to be measured: never advice */
+  bool mistake;              /* what people do wrong, made to be measured: never advice */
+  /* Why it has no place in inference, or in training; NULL: it has. */
+  const char *training_only, *inference_only;
   /* VL_INVALID when the value is not accepted, VL_UNSUPPORTED with the reason when this program or the
    * recipe's other keys exclude it; changes nothing. `recipe` is the whole recipe. */
   Status (*check)(const Program *program, const char *value, const struct Recipe *recipe);
@@ -77,7 +79,7 @@ typedef struct Recipe {
 
 /* Parses a recipe; "" and "baseline" are the empty one. VL_INVALID names the key or value and the accepted
  * ones. stack=vramlab expands to our best with equal results: fuse=norm+bias-gelu, attention=fused,
- * dropout=redrawn, inplace=all, allocator=planned, and so on. */
+ * dropout=redrawn, inplace=all, allocator=planned, in inference fold=norm, and so on. */
 Status vl_recipe_parse(const char *text, Recipe *recipe) VL_CHECKED;
 /* Canonical text: equal recipes give equal text, "stack=pytorch" is left out, empty is "baseline". */
 void vl_recipe_format(const Recipe *recipe, char *text, size_t size);
@@ -87,8 +89,15 @@ const char *vl_recipe_value(const Recipe *recipe, const char *key);
  * is not known, else one the recipe was applied to. */
 Preserves vl_recipe_preserves(const Recipe *recipe, const Program *program);
 
+/* VL_UNSUPPORTED, with the reason, when the recipe names what has no place in training, or in inference. What
+ * stack=vramlab says anyway does not count. */
+Status vl_recipe_check_mode(const Recipe *recipe, bool training) VL_CHECKED;
+/* The recipe for evaluating with the State of a training program: without what derives weights of its own. */
+void vl_recipe_for_evaluation(const Recipe *recipe, Recipe *evaluation);
+
 /* Runs the recipe over a forward program in phase order, differentiating and adding updates in between
- * (training programs), and leaves it ready to be compiled by the engine. */
+ * (training programs), and leaves it ready to be compiled by the engine. What has no place in a program of
+ * its kind is left out. */
 Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *target) VL_CHECKED;
 
 /* ---- What theory says about checkpointing ---------------------------------------------------------------- */

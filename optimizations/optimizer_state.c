@@ -39,6 +39,7 @@ const Optimization optimization_optimizer_state = {
     .help = "AdamW's moments of matrices as 8-bit codes with a scale for each 256 of them",
     .phase = PHASE_PRECISION,
     .preserves = PRESERVES_TOLERANCE,
+    .training_only = "there is no optimizer",
     .check = check,
     .apply = apply,
 };

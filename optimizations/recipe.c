@@ -5,8 +5,9 @@
 
 /* stack=vramlab: our best with equal results. A key given beside it overrides its part. */
 static const char *const stack_items[][2] = {
-    {"fuse", "norm+bias-gelu"}, {"pool-index", "u8"}, {"attention", "fused"}, {"dropout", "redrawn"},
-    {"weights", "on-use"},      {"inplace", "all"},   {"concat", "in-place"}, {"allocator", "planned"}};
+    {"fuse", "norm+bias-gelu"}, {"fold", "norm"},       {"pool-index", "u8"},
+    {"attention", "fused"},     {"dropout", "redrawn"}, {"weights", "on-use"},
+    {"inplace", "all"},         {"concat", "in-place"}, {"allocator", "planned"}};
 
 /* What the stack says of a key: blocks that are to be moved have no planned places. */
 static const char *stack_value(const Recipe *recipe, size_t item) {
@@ -125,11 +126,37 @@ void vl_recipe_format(const Recipe *recipe, char *text, size_t size) {
   if (used == 0) snprintf(text, size, "baseline");
 }
 
+/* ---- Training or inference ---------------------------------------------------------------------------------- */
+
+/* NULL when it has a place there. */
+static const char *misplaced(const Optimization *optimization, bool training) {
+  return training ? optimization->inference_only : optimization->training_only;
+}
+
+Status vl_recipe_check_mode(const Recipe *recipe, bool training) {
+  for (int32_t i = 0; i < recipe->count; i++) {
+    const RecipeItem *item = &recipe->items[i];
+    const char *why = misplaced(item->optimization, training);
+    if (why && !implied(recipe, item))
+      return vl_error(VL_UNSUPPORTED, "%s=%s in %s: %s", item->optimization->name, item->value,
+                      training ? "training" : "inference", why);
+  }
+  return vl_ok();
+}
+
+void vl_recipe_for_evaluation(const Recipe *recipe, Recipe *evaluation) {
+  *evaluation = (Recipe){.stack_vramlab = recipe->stack_vramlab};
+  for (int32_t i = 0; i < recipe->count; i++)
+    if (!recipe->items[i].optimization->inference_only)
+      evaluation->items[evaluation->count++] = recipe->items[i];
+}
+
 Preserves vl_recipe_preserves(const Recipe *recipe, const Program *program) {
   Preserves weakest = PRESERVES_BITWISE;
   for (int32_t i = 0; i < recipe->count; i++) {
     const Optimization *optimization = recipe->items[i].optimization;
     Preserves promise = optimization->preserves;
+    if (program && misplaced(optimization, program->training)) continue;
     if (program && optimization->preserves_in)
       promise = optimization->preserves_in(program, recipe->items[i].value);
     if (promise > weakest) weakest = promise;
@@ -140,7 +167,7 @@ Preserves vl_recipe_preserves(const Recipe *recipe, const Program *program) {
 static Status run_phase(const Recipe *recipe, Phase phase, Program *program, const Target *target) {
   for (int32_t i = 0; i < recipe->count; i++) {
     const RecipeItem *item = &recipe->items[i];
-    if (item->optimization->phase != phase) continue;
+    if (item->optimization->phase != phase || misplaced(item->optimization, program->training)) continue;
     VL_TRY(item->optimization->check(program, item->value, recipe));
     VL_TRY(item->optimization->apply(program, item->value, target));
   }
@@ -163,11 +190,12 @@ Status vl_recipe_apply(const Recipe *recipe, Program *program, const Target *tar
   /* A saved convolution input can go before the data gradient is made; autograd makes both at once. */
   program->weight_gradient_first = program->release_gradients = recipe->stack_vramlab;
   program->gradients_onto = recipe->stack_vramlab;
+  program->holds_variables = !program->training && !recipe->stack_vramlab;
   for (Phase phase = PHASE_CASE; phase <= PHASE_PRECISION; phase++) {
     VL_TRY(run_phase(recipe, phase, program, target));
   }
   bool own_scale = vl_recipe_value(recipe, "loss-scale") != NULL;
-  if (program->amp == DTYPE_F16 && !own_scale)
+  if (program->training && program->amp == DTYPE_F16 && !own_scale)
     VL_TRY(optimization_loss_scale.apply(program, "dynamic", target));
   /* What the source program's attention does not fuse and its dropout stores is part of the baseline too;
    * what attention leaves for dropout comes with it. */

@@ -196,6 +196,7 @@ const Optimization optimization_recompute = {
         "not the additions that end a block; gelu: only that)",
     .phase = PHASE_SCHEDULE,
     .preserves = PRESERVES_BITWISE,
+    .training_only = "nothing is kept for a backward pass, so nothing can be made again",
     .check = check,
     .apply = apply,
 };

@@ -7,8 +7,10 @@
 /* In canonical order: phase first. A new optimization is a file and a line here. */
 static const Optimization *const table[] = {
     &optimization_groups,
+    &optimization_dynamic_batch,
     &optimization_inplace_abn,
     &optimization_fuse,
+    &optimization_fold,
     &optimization_pool_index,
     &optimization_freeze,
     &optimization_loss_chunks,

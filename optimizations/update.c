@@ -79,6 +79,7 @@ const Optimization optimization_update = {
     .help = "update each weight as soon as its gradient is complete, then free the gradient",
     .phase = PHASE_BACKWARD,
     .preserves = PRESERVES_BITWISE,
+    .training_only = "nothing is updated",
     .check = check,
     .apply = apply,
 };

@@ -1,7 +1,8 @@
 /* weights=on-use: low-precision copies of weights are made where they are used instead of being kept from
  * forward to backward, and weight gradients leave their kernel in fp32 instead of being cast afterwards.
  * weights=cached: the latter alone; the copies are kept, as autocast's cache does, which saves a cast each.
- * Needs amp to matter. */
+ * weights=once: in inference they are made when the weights are loaded, and nothing else is kept where nobody
+ * reads more. Needs amp to matter. */
 #include "optimizations/internal.h"
 #include <string.h>
 
@@ -77,15 +78,45 @@ static Status widen_gradient(Program *program, ParameterGradient *entry) {
   return optimization_remove_cast(program, cast);
 }
 
+/* A cast of a weight becomes a parameter of its own, derived from the weight or from what that is derived
+ * from. */
+static Status derive_cast(Program *program, Node *cast) {
+  Graph *graph = program->graph;
+  Tensor *from = cast->inputs[0], *low = cast->outputs[0];
+  Derivation derivation = {.kind = DERIVED_CONVERTED, .sources = {from->storage}};
+  if (from->storage->derived) derivation = *from->storage->derived;
+  graph->scope = from->storage->scope;
+  const char *name = vl_arena_format(graph->arena, "%s.%s", from->storage->name, vl_dtype_name(low->dtype));
+  Tensor *made = vl_graph_derived(graph, name, low->dtype, from->rank, from->shape, &derivation);
+  vl_graph_replace_reads(graph, low, made);
+  vl_graph_remove(graph, cast);
+  vl_graph_release_parameter(graph, from->storage);
+  return vl_ok();
+}
+
+static Status derive_casts(Program *program) {
+  Graph *graph = program->graph;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    Node *node = graph->nodes[i];
+    bool whole = is_weight_cast(node) && node->inputs[0] == node->inputs[0]->storage->root;
+    if (!whole || node->outputs[0] == program->logits) continue;
+    VL_TRY(derive_cast(program, node));
+    i--; /* what followed it stands here now */
+  }
+  return vl_ok();
+}
+
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
-  (void)program;
   (void)recipe;
-  return optimization_one_of(&optimization_weights, value, "on-use, cached");
+  VL_TRY(optimization_one_of(&optimization_weights, value, "on-use, cached, once"));
+  if (!program || !program->training || strcmp(value, "once") != 0) return vl_ok();
+  return vl_error(VL_UNSUPPORTED, "weights=once in training: weights change in every step");
 }
 
 static Status apply(Program *program, const char *value, const Target *target) {
   (void)target;
   Graph *graph = program->graph;
+  if (strcmp(value, "once") == 0) return derive_casts(program);
   if (strcmp(value, "on-use") == 0) program->cast_cache = false;
   for (int32_t i = 0; i < graph->node_count && strcmp(value, "on-use") == 0;) {
     Node *node = graph->nodes[i];
@@ -103,9 +134,10 @@ const Optimization optimization_weights = {
     .name = "weights",
     .also_called = "autocast weight cache, fp32 weight gradients",
     .turn_on = "with torch.autocast(device_type, dtype=torch.bfloat16, cache_enabled=False):",
-    .values = "on-use, cached",
+    .values = "on-use, cached, once",
     .help = "with amp: low-precision weights live only while a kernel reads them (cached: from forward to "
-            "backward, as in autocast), and weight gradients are made in fp32",
+            "backward, as in autocast; once: in inference, made when weights are loaded and kept in their "
+            "place), and weight gradients are made in fp32",
     .phase = PHASE_BACKWARD,
     .preserves = PRESERVES_TOLERANCE,
     .check = check,

@@ -13,7 +13,7 @@
 #define OP_SIZES(member) OP_FIELD(FIELD_INTEGER, member, VL_MAX_DIMS)
 #define OP_FIELDS(table) .fields = (table), .field_count = (int32_t)(sizeof(table) / sizeof *(table))
 
-extern const Op op_conv, op_conv_backward_data, op_conv_backward_weights, op_conv_transpose;
+extern const Op op_conv, op_conv_backward_data, op_conv_backward_weights, op_conv_transpose, op_conv_epilogue;
 extern const Op op_batch_norm_stats, op_batch_norm_apply, op_batch_norm_update, op_batch_norm_backward;
 extern const Op op_batch_norm_invert;
 extern const Op op_layer_norm, op_layer_norm_backward, op_residual_norm, op_residual_norm_backward;

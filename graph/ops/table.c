@@ -8,6 +8,7 @@ static const Op *const ops[] = {
     &op_conv_backward_data,
     &op_conv_backward_weights,
     &op_conv_transpose,
+    &op_conv_epilogue,
     &op_batch_norm_stats,
     &op_batch_norm_apply,
     &op_batch_norm_update,

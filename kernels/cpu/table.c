@@ -4,7 +4,7 @@
 
 extern const CpuOp cpu_op_attention, cpu_op_attention_backward;
 extern const CpuOp cpu_op_cast, cpu_op_conv, cpu_op_conv_backward_data, cpu_op_conv_backward_weights,
-    cpu_op_copy, cpu_op_linear, cpu_op_matmul;
+    cpu_op_conv_epilogue, cpu_op_copy, cpu_op_linear, cpu_op_matmul;
 
 extern const CpuOp cpu_op_layer_norm, cpu_op_layer_norm_backward, cpu_op_adamw, cpu_op_adamw_8bit, cpu_op_add,
     cpu_op_avg_pool, cpu_op_avg_pool_backward, cpu_op_batch_norm_apply, cpu_op_batch_norm_backward,
@@ -47,6 +47,7 @@ static const CpuOp *const ops[] = {
     &cpu_op_conv_backward_data,
     &cpu_op_conv_backward_weights,
     &cpu_op_conv_transpose,
+    &cpu_op_conv_epilogue,
     &cpu_op_copy,
     &cpu_op_correct_count,
     &cpu_op_dice_cross_entropy,

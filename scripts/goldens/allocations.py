@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Golden counts of what eager PyTorch allocates in a training step of ResNet-50 at 224 x 224 and of BERT-base at
-128 tokens: what the tensors of stack=pytorch are held to. Writes tests/goldens/pytorch_allocations.json; scripts/peers/allocations.py counts, and
+"""Golden counts of what eager PyTorch allocates in a training step and in a forward pass under no_grad of ResNet-50 at 224 x 224
+and of BERT-base at 128 tokens: what the tensors of stack=pytorch are held to. Writes tests/goldens/pytorch_allocations.json; scripts/peers/allocations.py counts, and
 says what the figures mean. Left out are the blocks that the convolution library takes within one call, which are
 this library's, not PyTorch's. --check counts anew and compares with the file instead; 77: no PyTorch here.
 """
@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "peers"))
 import allocations  # noqa: E402
 
-KEPT = ["case", "batch", "amp", "base_bytes", "peak_above_start_without_library_bytes",
+KEPT = ["case", "batch", "amp", "infer", "base_bytes", "peak_above_start_without_library_bytes",
         "peak_total_without_library_bytes", "live_at_peak_without_library", "saved_for_backward_bytes",
         "parameter_gradient_bytes", "peak_above_start_bytes"]
 
@@ -26,7 +26,7 @@ def check(path, rows):
     for row, want in zip(rows, wanted, strict=True):
         got, golden_bytes = (r["peak_total_without_library_bytes"] for r in (row, want))
         off = got / golden_bytes - 1.0
-        print(f"{row['case']}, batch {row['batch']} {row['amp'] or 'f32'}: {got} bytes, golden {golden_bytes}, {off:+.3%}")
+        print(f"{row['case']}, batch {row['batch']} {row['amp'] or 'f32'}{' inference' if row['infer'] else ''}: {got} bytes, golden {golden_bytes}, {off:+.3%}")
         failed |= abs(off) > 0.01
     return int(failed)
 
@@ -38,8 +38,8 @@ def main():
     options = parser.parse_args()
     path = os.path.join(options.directory, "pytorch_allocations.json")
     cells = [("resnet50", 4), ("resnet50", 16), ("bert-base", 8)]
-    rows = [allocations.measure(allocations.options_of(["--case", case, "--batch", str(batch)] + amp))
-            for case, batch in cells for amp in ([], ["--amp", "bf16"])]
+    rows = [allocations.measure(allocations.options_of(["--case", case, "--batch", str(batch)] + amp + infer))
+            for infer in ([], ["--infer"]) for case, batch in cells for amp in ([], ["--amp", "bf16"])]
     if options.check:
         sys.exit(check(path, rows))
     with open(path, "w", encoding="utf-8") as out:

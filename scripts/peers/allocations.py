@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Count what one training step (ResNet-50, BERT) in eager PyTorch allocates on the CPU, and what is live at its
-peak.
+"""Count what one training step (ResNet-50, BERT), or with --infer one forward pass, in eager PyTorch allocates on the CPU, and
+what is live at its peak.
 
 Prints one JSON object. All figures are bytes as requested from PyTorch's CPU allocator during one step after
 warm-up (moments exist, gradients are None), from the profiler's allocation events: a running sum, so the
@@ -51,6 +51,7 @@ class Step:
         if options.case == "resnet50":
             arguments += ["--size", str(options.size)]
         arguments += ["--channels-last"] if options.channels_last else []
+        arguments += ["--infer"] if options.infer else []
         arguments += ["--threads", str(options.threads)] if options.threads else []
         script = pathlib.Path(__file__).with_name("pytorch_step.py")
         before, sys.argv = sys.argv, [str(script)] + arguments
@@ -58,10 +59,16 @@ class Step:
             made = runpy.run_path(str(script))
         sys.argv = before
         self.model, self.loss, self.optimizer = made["m"], made["loss_fn"], made["opt"]
-        self.inputs = tensors_of(made["loss_fn"]) + tensors_of(made["forward"])
+        self.inputs = ([] if options.infer else tensors_of(made["loss_fn"])) + tensors_of(made["forward"])
+        self.forward, self.infer = made["forward"], options.infer
         self.amp = options.amp
 
     def run(self, after_backward=lambda: None):
+        if self.infer:
+            with record_function("phase.forward"), torch.autocast("cpu", torch.bfloat16, enabled=self.amp == "bf16"):
+                with torch.no_grad():
+                    self.forward()
+            return
         with record_function("phase.forward"):
             with torch.autocast("cpu", torch.bfloat16, enabled=self.amp == "bf16"):
                 loss = self.loss()
@@ -190,6 +197,8 @@ def measure(options):
     def note_gradients():
         now = time.time_ns()
         for name, parameter in step.model.named_parameters():
+            if parameter.grad is None:
+                continue
             gradients[parameter.grad.untyped_storage().data_ptr()] = (name, now)
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=True) as prof:
@@ -220,7 +229,7 @@ def measure(options):
     newest = max(own_at_peak, key=lambda block: block.born)
     return {
         "case": options.case, "batch": options.batch, **{key: getattr(options, key) for key in SIZES[options.case]},
-        "amp": options.amp, "channels_last": options.channels_last,
+        "amp": options.amp, "infer": options.infer, "channels_last": options.channels_last,
         "torch": torch.__version__, "threads": torch.get_num_threads(),
         "base_bytes": sum(base.values()), "base": base,
         "peak_above_start_bytes": total, "peak_total_bytes": sum(base.values()) + total,
@@ -246,6 +255,7 @@ def options_of(arguments=None):
     parser.add_argument("--size", type=int, default=224, help="image side")
     parser.add_argument("--sequence", type=int, default=128, help="tokens of a sample")
     parser.add_argument("--amp", choices=["bf16"], default=None)
+    parser.add_argument("--infer", action="store_true", help="a forward pass of the evaluated model under no_grad")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--threads", type=int, default=0, help="0: all")
     return parser.parse_args(arguments)

@@ -23,6 +23,7 @@ static Status build_stem(Graph *graph, Tensor **x) {
   VL_TRY(vl_batch_norm(graph, *x, true, 1e-5, 0.1, x));
   VL_TRY(unary(graph, "relu", NULL, x));
   graph->nodes[graph->node_count - 1]->inplace_hint = true;
+  graph->nodes[graph->node_count - 1]->hold = HOLD_FORWARD;
   vl_graph_set_scope(graph, "stem.pool");
   OpParams pool = {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .dtype = DTYPE_U8};
   Node *node;
@@ -53,6 +54,11 @@ static Status build_block(Graph *graph, Tensor **x) {
   VL_TRY(vl_apply(graph, "batch_norm_apply", &params, inputs, 6, x));
   VL_TRY(
       vl_graph_add(graph, "batch_norm_invert", &(OpParams){.epsilon = 1e-5, .alpha = 0.01}, inputs, 5, NULL));
+  Derivation converted = {DERIVED_CONVERTED, {w->storage}, 0.1};
+  w = vl_graph_derived(graph, "block.conv.weight.again", DTYPE_F32, 4, w->shape, &converted);
+  w->storage->frozen = true; /* no loss reads it */
+  OpParams epilogue = {.stride = {1, 1}, .padding = {1, 1}, .groups = 2, .relu = 1};
+  VL_TRY(vl_graph_add(graph, "conv_epilogue", &epilogue, (Tensor *[]){residual, w, beta, residual}, 4, NULL));
   graph->block = 0;
   return vl_ok();
 }

@@ -124,6 +124,33 @@ static int32_t forward_end(const Schedule *schedule, int32_t micro_batch) {
   return end;
 }
 
+static int32_t last_of_block(const Schedule *schedule, int32_t block) {
+  int32_t end = -1;
+  for (int32_t i = 0; i < schedule->instance_count; i++)
+    if (schedule->instances[i].node->block == block) end = i;
+  return end;
+}
+
+/* How long an eager program's calls and variables hold a buffer; -1: not beyond its readers. */
+static int32_t held_until(const Schedule *schedule, int32_t id) {
+  int32_t end = -1, made = -1;
+  for (int32_t i = 0; i < schedule->instance_count; i++) {
+    const Instance *instance = &schedule->instances[i];
+    const Node *node = instance->node;
+    bool reads = false;
+    for (int32_t k = 0; k < VL_MAX_INPUTS; k++)
+      reads = reads || instance->inputs[k] == id;
+    for (int32_t k = 0; k < VL_MAX_OUTPUTS; k++)
+      if (instance->outputs[k] == id && made < 0) made = node->block;
+    if (reads && node->block > 0 && node->block != made)
+      end = later(end, last_of_block(schedule, node->block));
+    if (instance->outputs[0] != id || node->hold == HOLD_NOTHING) continue;
+    end = later(end, node->hold == HOLD_BLOCK ? last_of_block(schedule, node->block)
+                                              : schedule->instance_count - 1);
+  }
+  return end;
+}
+
 static void release(Machine *machine, int32_t at, int32_t id) {
   const Buffer *buffer = &machine->schedule->buffers[id];
   if (!machine->held[id])
@@ -133,6 +160,7 @@ static void release(Machine *machine, int32_t at, int32_t id) {
   int32_t end = machine->last_touch[id];
   if (is_cached(machine->program, buffer))
     end = later(end, forward_end(machine->schedule, buffer->micro_batch));
+  if (machine->program->holds_variables) end = later(end, held_until(machine->schedule, id));
   if (needed_after_step(machine->program, buffer)) end = machine->schedule->instance_count - 1;
   if (at != end)
     fail_msg("%s (pass %d) is released at %d, not at %d", buffer->storage->name, buffer->pass, at, end);

@@ -284,7 +284,8 @@ static void long_workloads_stand_below_the_title(void **state) {
   draw(&set, "recipes", "png");
   char *text = contents("recipes", "gp");
   assert_non_null(strstr(text, "figure_title = 'What each recipe needs, and how fast it is'"));
-  assert_non_null(strstr(text, "resnet50 layers=2 hidden=64 heads=4 vocabulary=512 sequence=32: batch 8"));
+  assert_non_null(
+      strstr(text, "resnet50 layers=2 hidden=64 heads=4 vocabulary=512 sequence=32 training: batch 8"));
   free(text);
   synthetic_clear(&set);
   empty_directory();

@@ -95,14 +95,15 @@ static void numbers_agree_between_formats(void **state) {
                vl_bytes_to_gib(vl_record_integer(set.owned[i], "needed_bytes")));
     assert_in_all(&rendered, number);
   }
-  static const char *const shared[] = {"within tolerance",
-                                       "bitwise",
-                                       "activation",
-                                       "x baseline",
-                                       "largest",
-                                       "resnet50, batch 16, measured on cpu (Example CPU 9000, 2 cores)",
-                                       "vramlab run resnet-growth",
-                                       "the largest batch under that capacity, predicted for plan:cpu"};
+  static const char *const shared[] = {
+      "within tolerance",
+      "bitwise",
+      "activation",
+      "x baseline",
+      "largest",
+      "resnet50 training, batch 16, measured on cpu (Example CPU 9000, 2 cores)",
+      "vramlab run resnet-growth",
+      "the largest batch under that capacity, predicted for plan:cpu"};
   for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
     assert_in_all(&rendered, shared[i]);
   assert_non_null(strstr(rendered.text[TERM], "vramlab-results/x/report.html"));
@@ -139,7 +140,7 @@ static void parts_stand_beside_what_was_counted(void **state) {
   synthetic_quick(&set);
   Rendered rendered = render(&set, "quick");
   static const char *const shown[] = {
-      "| resnet50 | baseline | 16 | conv_backward_weights in layer4.2.conv3 (backward) |",
+      "| resnet50 training | baseline | 16 | conv_backward_weights in layer4.2.conv3 (backward) |",
       "| activation | 1.00 | 0.20 | 0.20 |", "| baseline | parameter | in all |  | 97.49 | 97.49 | 0.00 |",
       "|  |  | weights | 161 | 97.49 |  |  |", "| amp=bf16 | activation | in all |"};
   for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
@@ -176,7 +177,8 @@ static void peers_stand_beside_ours_with_ratios(void **state) {
   SyntheticSet set = {.count = 0};
   synthetic_beside_peers(&set);
   Rendered rendered = render(&set, "");
-  assert_in_all(&rendered, "resnet50 beside other engines, measured on cpu (Example CPU 9000, 2 cores)");
+  assert_in_all(&rendered,
+                "resnet50 training beside other engines, measured on cpu (Example CPU 9000, 2 cores)");
   assert_in_all(&rendered, "PyTorch 2.14.1 compile");
   static const char *const rows[] = {
       "| stack=vramlab recompute=norm update=in-backward | vramlab | 16 | 0.75 | 0.75 | 10.00 | 1.25 |",

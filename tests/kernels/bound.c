@@ -44,6 +44,9 @@ static int64_t conv_terms(const Node *node) {
   return (node->input_count > 2) + product_of(w->shape, 1, w->rank);
 }
 
+/* So is a residual. */
+static int64_t conv_epilogue_terms(const Node *node) { return conv_terms(node) + (node->input_count > 3); }
+
 static int64_t conv_data_terms(const Node *node) {
   const Tensor *w = node->inputs[1];
   return (node->input_count > 2) + w->shape[0] / node->params.groups * product_of(w->shape, 2, w->rank);
@@ -89,6 +92,7 @@ typedef struct LinearOp {
 
 static const LinearOp linear_ops[] = {
     {"conv", conv_terms, 1},
+    {"conv_epilogue", conv_epilogue_terms, 1},
     {"conv_backward_data", conv_data_terms, 1},
     {"conv_transpose", conv_data_terms, 1},
     {"conv_backward_weights", conv_weight_terms, 1},

@@ -59,8 +59,8 @@ static Variant uniform_variant(LayoutId inputs, LayoutId outputs) {
 
 /* A convolution's weights, which have layouts of their own. */
 static bool is_weight(const Node *node, int32_t input) {
-  bool reads_weights =
-      strcmp(node->op->name, "conv") == 0 || strcmp(node->op->name, "conv_backward_data") == 0;
+  bool reads_weights = strcmp(node->op->name, "conv") == 0 || strcmp(node->op->name, "conv_epilogue") == 0 ||
+                       strcmp(node->op->name, "conv_backward_data") == 0;
   return reads_weights && input == 1;
 }
 

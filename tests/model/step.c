@@ -12,7 +12,7 @@ Status step_build(const StepSpec *spec, Program *program) {
   Target target = {.ranks = 1};
   VL_TRY(vl_case_arguments(of, spec->micro_batch, spec->settings, spec->setting_count, values));
   VL_TRY(vl_recipe_parse(spec->recipe, &recipe));
-  VL_TRY(of->build(values, true, program));
+  VL_TRY(of->build(values, !spec->inference, program));
   Status status = vl_recipe_apply(&recipe, program, &target);
   if (status.code != VL_OK) vl_program_destroy(program);
   return status;

@@ -29,6 +29,7 @@ typedef struct StepSpec {
   int64_t micro_batch;
   uint64_t seed;
   int32_t steps;
+  bool inference; /* the evaluation graph */
 } StepSpec;
 
 /* Runs the steps. Values of the reference device are read as the doubles they are. */

@@ -176,6 +176,8 @@ static void the_weakest_promise_counts(void **state) {
 static const char *const samples[][2] = {
     {"inplace-abn", "0.01"},
     {"fuse", "residual-norm"},
+    {"fold", "norm"},
+    {"dynamic-batch", "bucketed"},
     {"pool-index", "u8"},
     {"freeze", "embeddings"},
     {"groups", "4"},

@@ -2,6 +2,7 @@
 #include "tests/reference/ops.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 int64_t reference_volume(const int64_t *extent) { return extent[0] * extent[1] * extent[2]; }
 
@@ -156,6 +157,22 @@ static void conv(const Node *node, const Arrays *arrays) {
   add_bias(node, arrays);
 }
 
+static void conv_epilogue(const Node *node, const Arrays *arrays) {
+  const double *residual = node->input_count > 3 ? arrays->inputs[3] : NULL;
+  double *to = arrays->outputs[0], *kept = NULL;
+  int64_t count = vl_tensor_elements(node->outputs[0]);
+  if (residual) { /* the output may lie over it */
+    kept = vl_allocate((size_t)count * sizeof *kept);
+    memcpy(kept, residual, (size_t)count * sizeof *kept);
+  }
+  conv(node, arrays);
+  for (int64_t i = 0; i < count; i++) {
+    double value = to[i] + (kept ? kept[i] : 0.0);
+    to[i] = node->params.relu && value <= 0.0 ? 0.0 : value;
+  }
+  free(kept);
+}
+
 static void conv_backward_data(const Node *node, const Arrays *arrays) {
   double *dy = arrays->inputs[0], *w = arrays->inputs[1], *dx = arrays->outputs[0];
   Window window = flattened(
@@ -217,6 +234,7 @@ static void conv_backward_weights(const Node *node, const Arrays *arrays) {
 }
 
 const ReferenceOp reference_convolution_ops[] = {{"conv", conv},
+                                                 {"conv_epilogue", conv_epilogue},
                                                  {"conv_backward_data", conv_backward_data},
                                                  {"conv_backward_weights", conv_backward_weights},
                                                  {"conv_transpose", conv_transpose},
