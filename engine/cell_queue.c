@@ -44,20 +44,22 @@ static Status add_setting(CellSpec *spec, const char *name, int64_t value) {
   return vl_ok();
 }
 
-static void remove_item(const Recipe *of, const char *key, Recipe *without) {
-  *without = (Recipe){.stack_vramlab = of->stack_vramlab};
+/* The recipe of each batch. */
+static Recipe batch_recipe(const Recipe *of) {
+  Recipe recipe = {.stack_vramlab = of->stack_vramlab};
   for (int32_t i = 0; i < of->count; i++)
-    if (strcmp(of->items[i].optimization->name, key) != 0) without->items[without->count++] = of->items[i];
+    if (strcmp(of->items[i].optimization->name, "dynamic-batch") != 0)
+      recipe.items[recipe.count++] = of->items[i];
+  return recipe;
 }
 
 /* The cell for one batch of a shape, whose last size stands for those not given. */
 static Status shape_spec(const Cell *cell, const QueueShape *shape, int64_t samples, CellSpec *spec) {
   const Case *workload = cell->workload;
-  Recipe recipe;
+  Recipe recipe = batch_recipe(&cell->recipe);
   *spec = *cell->spec;
   spec->queue[0] = spec->queue_batches[0] = '\0';
   spec->micro_batch = samples;
-  remove_item(&cell->recipe, "dynamic-batch", &recipe);
   vl_recipe_format(&recipe, spec->recipe, sizeof spec->recipe);
   for (int32_t i = 0; i < argument_count(workload); i++)
     VL_TRY(
@@ -252,7 +254,7 @@ static Status set_up_lead(Cell *cell, QueueRun *run) {
       largest = &run->batches[i];
   VL_TRY(shape_spec(cell, &run->queue.shapes[largest->shape], largest->samples, &run->lead));
   VL_TRY(arguments_of(cell, &run->lead, cell->values));
-  remove_item(&cell->recipe, "dynamic-batch", &cell->recipe);
+  cell->recipe = batch_recipe(&cell->recipe);
   cell->spec = &run->lead;
   cell->result->micro_batch = cell->result->global_batch = largest->samples;
   run->programs = vl_allocate((size_t)run->batch_count * sizeof *run->programs);

@@ -151,6 +151,28 @@ static void what_runs_is_what_was_planned(void **state) {
   }
 }
 
+/* The recipe is that of every batch: of one batch a pass needs what the same cell without a queue does. */
+static void a_recipe_goes_for_every_batch(void **state) {
+  (void)state;
+  static const char *const recipes[] = {"baseline", "amp=bf16", "stack=vramlab amp=bf16 weights=once",
+                                        "allocator=expandable"};
+  for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+    CellSpec spec = queue_spec(recipes[i], 0);
+    snprintf(spec.queue, sizeof spec.queue, "96:3");
+    spec.micro_batch = 3;
+    CellResult of_queue = run_on(spec, "plan");
+    spec.queue[0] = '\0';
+    snprintf(spec.settings[spec.setting_count++], VL_NAME_BYTES, "size=96");
+    CellResult alone = run_on(spec, "plan");
+    assert_string_equal(of_queue.status, "ok");
+    assert_int_equal(of_queue.peak_requested_bytes, alone.peak_requested_bytes);
+    assert_int_equal(of_queue.peak_reserved_bytes, alone.peak_reserved_bytes);
+    assert_int_equal(of_queue.flops_per_step, alone.flops_per_step);
+    vl_cell_result_clear(&of_queue);
+    vl_cell_result_clear(&alone);
+  }
+}
+
 /* Whatever the capacity, it runs, or not even one sample fits. */
 static void capacities_are_kept(void **state) {
   (void)state;
@@ -238,6 +260,7 @@ int main(void) {
       cmocka_unit_test(queues_are_read),
       cmocka_unit_test(batches_hold_every_sample_once),
       cmocka_unit_test(what_runs_is_what_was_planned),
+      cmocka_unit_test(a_recipe_goes_for_every_batch),
       cmocka_unit_test(capacities_are_kept),
       cmocka_unit_test(batches_are_the_largest_that_fit),
       cmocka_unit_test(what_makes_no_sense_is_refused),
