@@ -3,7 +3,6 @@
 #include "harness/columns.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,7 +53,12 @@ static const ReplayPolicy policies[] = {
     {"expandable, remap, compacted", {.policy = "expandable", .remap = true}, true, NULL},
     {"planned", {.policy = "planned"}, false, NULL},
 };
-enum { POLICY_COUNT = sizeof policies / sizeof *policies, MIB = 1 << 20, MOST_PLANNED = 50000 };
+enum {
+  POLICY_COUNT = sizeof policies / sizeof *policies,
+  MIB = 1 << 20,
+  MOST_PLANNED = 50000,
+  QUICK_EVENTS = 20000
+};
 
 const ReplayPolicy *vl_replay_policies(int32_t *count) {
   *count = POLICY_COUNT;
@@ -114,7 +118,14 @@ static Status run_row(ReplaySet *set, const ReplayPolicy *policy) {
   Replay *row = &set->rows[set->count++];
   *row = (Replay){.policy = policy, .least_bytes = -1};
   if (is_planned(policy)) set->plan = vl_trace_plan(&set->file->trace);
-  VL_TRY(run_under(set, policy, set->capacity_bytes, &row->result));
+  /* Time is told of the quickest run, where runs are short: another process may hold one up. */
+  int32_t runs = set->file->trace.event_count < QUICK_EVENTS ? 5 : 1;
+  int64_t best_ns = INT64_MAX;
+  for (int32_t i = 0; i < runs; i++) {
+    VL_TRY(run_under(set, policy, set->capacity_bytes, &row->result));
+    if (row->result.time_ns < best_ns) best_ns = row->result.time_ns;
+  }
+  row->result.time_ns = best_ns;
   return set->searched ? find_least(set, row) : vl_ok();
 }
 
@@ -185,15 +196,9 @@ static void print_bytes(const ReplaySet *set, int64_t bytes, FILE *out) {
   fprintf(out, " %10s %7.3f", text, (double)bytes / (double)set->peak.bytes);
 }
 
-/* Of the quicker run: another process may have held one up. */
-static double ns_per_event(const ReplaySet *set, const Replay *row) {
-  const ReplayResult *runs[] = {&row->result, &row->least};
-  double best = INFINITY;
-  for (int i = 0; i < (row->least_bytes >= 0 ? 2 : 1); i++) {
-    int64_t reached = runs[i]->failed_event >= 0 ? runs[i]->failed_event + 1 : set->file->trace.event_count;
-    best = fmin(best, (double)runs[i]->time_ns / (double)reached);
-  }
-  return best;
+static double ns_per_event(const ReplaySet *set, const ReplayResult *result) {
+  int64_t all = set->file->trace.event_count;
+  return (double)result->time_ns / (double)(result->failed_event >= 0 ? result->failed_event + 1 : all);
 }
 
 static void print_outcome(const ReplaySet *set, const ReplayResult *result, FILE *out) {
@@ -214,7 +219,7 @@ static void print_row(const ReplaySet *set, const Replay *row, FILE *out) {
   const ReplayResult *result = &row->result;
   fprintf(out, "%-30s", row->policy->name);
   print_bytes(set, result->statistics.reserved.peak_bytes, out);
-  fprintf(out, " %8" PRId64 " %7.0f", result->statistics.segment_reserves, ns_per_event(set, row));
+  fprintf(out, " %8" PRId64 " %7.0f", result->statistics.segment_reserves, ns_per_event(set, result));
   if (row->least_bytes >= 0) {
     print_bytes(set, row->least_bytes, out);
     fprintf(out, " %7" PRId64, row->least.statistics.retries);
@@ -320,7 +325,7 @@ static json_t *row_json(const ReplaySet *set, const Replay *row) {
       (json_int_t)statistics->reserved.peak_bytes, "peak_allocated_bytes",
       (json_int_t)statistics->allocated.peak_bytes, "segments", (json_int_t)statistics->segment_reserves,
       "segments_given_back", (json_int_t)statistics->segment_releases, "retries",
-      (json_int_t)statistics->retries, "ns_per_event", ns_per_event(set, row), "least_capacity_bytes",
+      (json_int_t)statistics->retries, "ns_per_event", ns_per_event(set, result), "least_capacity_bytes",
       known(row->least_bytes, 0), "least_capacity_retries",
       row->least_bytes >= 0 ? json_integer(row->least.statistics.retries) : json_null(), "status",
       result->failed_event < 0 ? "ok" : "oom");
