@@ -52,6 +52,8 @@ typedef struct Cell {
   bool marks_segments; /* in this step, for the timeline */
   TimelineEvent *held; /* what the timeline begins with */
   int64_t held_count;
+  int64_t *batch_ends; /* of a queue: events of the timeline when each batch had ended */
+  int64_t batch_end_count, batch_end_capacity;
 } Cell;
 
 /* ---- cell.c ---- */
@@ -103,12 +105,17 @@ Status cell_take_scaler(Cell *cell) VL_CHECKED;
 /* What runs steps of the cell's own program. */
 Run cell_plain_run(Cell *cell);
 
+/* Run.observe of a timeline and of monitoring; the context is the cell. */
+void cell_observe(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs);
+
 /* ---- cell_timeline.c ---- */
 
 /* Begins the timeline of a step with what is held now. */
 void cell_begin_timeline(Cell *cell);
 /* An instance was launched: the events up to here are those of its segment. */
 void cell_mark_segment(Cell *cell, const Instance *instance);
+/* A batch of a queue has ended; nothing where no timeline is kept. */
+void cell_mark_batch(Cell *cell);
 /* Puts what was held and the events since into the result, and keeps no more. */
 void cell_end_timeline(Cell *cell);
 /* Keeps no more, and forgets the events since it began. */

@@ -116,7 +116,6 @@ Status cell_check_queue(const Cell *cell) {
   VL_TRY(refuse_beside("micro-batches that add up", vl_accumulate_count(&cell->recipe) != 1));
   VL_TRY(refuse_beside("a data file", spec->data[0] != '\0'));
   VL_TRY(refuse_beside("monitoring", spec->monitor));
-  VL_TRY(refuse_beside("a timeline", spec->timeline));
   if (dynamic && spec->capacity_bytes == 0 && !spec->profile[0])
     return vl_error(VL_INVALID, "dynamic-batch=%s fits batches to a capacity: give it (--capacity 16GiB)",
                     dynamic);
@@ -354,6 +353,7 @@ static Status run_pass(Cell *cell, QueueRun *run, int32_t pass, bool steady, dou
     const QueueBatch *batch = &run->batches[b];
     cell->run.step = (uint64_t)(cell->first_step + (int64_t)pass * run->batch_count + b);
     VL_TRY(run_batch(cell, run, batch, &step));
+    cell_mark_batch(cell);
     take_batch_peaks(cell, batch, steady);
     VL_TRY(take_loss(cell, batch, step.loss, &loss));
     shape_s[batch->shape] += (double)step.step_ns * 1e-9;
@@ -418,7 +418,14 @@ static Status run_passes(Cell *cell, QueueRun *run) {
     int64_t events_before = vl_tracker_event_count(cell->tracker);
     bool steady = pass >= warmup;
     double *times = run->shape_s + (steady ? pass - warmup : steps) * shapes;
-    VL_TRY(run_pass(cell, run, pass, steady, times));
+    /* As of steps: the last, or the first where it runs out of memory. */
+    bool last = pass == total - 1, timeline = spec->timeline && (pass == 0 || last);
+    if (timeline) cell_begin_timeline(cell);
+    cell->run.observe = timeline ? cell_observe : NULL;
+    Status status = run_pass(cell, run, pass, steady, times);
+    if (timeline && (last || status.code == VL_OUT_OF_MEMORY)) cell_end_timeline(cell);
+    if (timeline && !last) cell_drop_timeline(cell);
+    VL_TRY(status);
     result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     VL_TRY(observe_pass(cell, pass, total));
   }

@@ -249,4 +249,5 @@ void cell_tear_down(Cell *cell) {
   engine_monitor_destroy(&cell->monitor);
   free(cell->marks);
   free(cell->held);
+  free(cell->batch_ends);
 }

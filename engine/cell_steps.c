@@ -32,7 +32,7 @@ static Inputs *choose_programs(Cell *cell, int64_t samples) {
   return alone ? tail->inputs : cell->inputs;
 }
 
-static void observe(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs) {
+void cell_observe(void *context, const Run *run, const Instance *instance, const uintptr_t *outputs) {
   Cell *cell = context;
   if (cell->marks_segments) cell_mark_segment(cell, instance);
   if (cell->monitor) engine_monitor_observe(cell->monitor, run, instance, outputs);
@@ -157,7 +157,8 @@ Run cell_plain_run(Cell *cell) {
                .learning_rate = cell->spec->learning_rate,
                .retained = &cell->retained,
                .fill = fill_micro_batch,
-               .fill_context = cell};
+               .fill_context = cell,
+               .observe_context = cell};
 }
 
 Status cell_run_steps(Cell *cell) {
@@ -173,7 +174,6 @@ Status cell_run_steps(Cell *cell) {
   result->step_reserved_bytes = vl_allocate((size_t)total * sizeof(int64_t));
   result->step_fragmentation = vl_allocate((size_t)total * sizeof(double));
   cell->run = cell_plain_run(cell);
-  cell->run.observe_context = cell;
   if (spec->monitor && !spec->inference && !result->device.predicts) {
     cell->monitor = engine_monitor_create();
     result->monitors = vl_allocate((size_t)total * sizeof *result->monitors);
@@ -186,7 +186,7 @@ Status cell_run_steps(Cell *cell) {
     /* The first step's is kept when there it runs out of memory, as it mostly does if it does. */
     bool timeline = spec->timeline && (i == 0 || last);
     if (timeline) cell_begin_timeline(cell);
-    cell->run.observe = timeline || cell->monitor ? observe : NULL;
+    cell->run.observe = timeline || cell->monitor ? cell_observe : NULL;
     Status status = one_step(cell, i, total, &step);
     if (timeline && (last || status.code == VL_OUT_OF_MEMORY)) cell_end_timeline(cell);
     if (timeline && !last) cell_drop_timeline(cell);

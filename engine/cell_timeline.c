@@ -13,6 +13,17 @@ void cell_mark_segment(Cell *cell, const Instance *instance) {
   cell->marks[cell->mark_count++] = (Mark){events, instance->node->segment};
 }
 
+void cell_mark_batch(Cell *cell) {
+  if (!cell->marks_segments) return;
+  if (cell->batch_end_count == cell->batch_end_capacity) {
+    cell->batch_end_capacity = cell->batch_end_capacity ? 2 * cell->batch_end_capacity : 64;
+    cell->batch_ends =
+        vl_reallocate(cell->batch_ends, (size_t)cell->batch_end_capacity * sizeof *cell->batch_ends);
+  }
+  int64_t *end = &cell->batch_ends[cell->batch_end_count++];
+  (void)vl_tracker_events(cell->tracker, end);
+}
+
 static void set_names(TimelineEvent *event, const char *name, const char *scope) {
   snprintf(event->name, sizeof event->name, "%s", name ? name : "");
   snprintf(event->scope, sizeof event->scope, "%s", scope ? scope : "");
@@ -81,26 +92,39 @@ void cell_drop_timeline(Cell *cell) {
   vl_tracker_keep_events(cell->tracker, false);
   vl_tracker_clear_events(cell->tracker);
   cell->marks_segments = false;
-  cell->mark_count = 0;
+  cell->mark_count = cell->batch_end_count = 0;
 }
 
 /* ---- What happened --------------------------------------------------------------------------------------- */
 
+/* Nothing changes but the batch. */
+static TimelineEvent batch_end(const TimelineEvent *before) {
+  TimelineEvent event = {.action = MEMORY_STEP, .heap_segment = -1};
+  if (!before) return event;
+  event.time_ns = before->time_ns;
+  event.allocated_bytes = before->allocated_bytes;
+  event.reserved_bytes = before->reserved_bytes;
+  event.segment = before->segment;
+  return event;
+}
+
 void cell_end_timeline(Cell *cell) {
-  int64_t count = 0, mark = 0;
+  int64_t count = 0, mark = 0, ended = 0;
   const MemoryEvent *events = vl_tracker_events(cell->tracker, &count);
   CellResult *result = cell->result;
-  result->timeline_count = cell->held_count + count;
+  result->timeline_count = cell->held_count + count + cell->batch_end_count;
   result->timeline =
       vl_reallocate(cell->held, (size_t)(result->timeline_count + 1) * sizeof *result->timeline);
   cell->held = NULL;
+  TimelineEvent *to = result->timeline + cell->held_count;
   for (int64_t i = 0; i < count; i++) {
+    for (; ended < cell->batch_end_count && cell->batch_ends[ended] <= i; ended++, to++)
+      *to = batch_end(to == result->timeline ? NULL : to - 1);
     /* A mark is set after the launch: the releases that follow it are still its instance's. */
     bool is_release = events[i].action == MEMORY_RELEASE;
     while (mark + 1 < cell->mark_count &&
            (cell->marks[mark + 1].event_count <= i || (cell->marks[mark].event_count <= i && !is_release)))
       mark++;
-    TimelineEvent *to = &result->timeline[cell->held_count + i];
     *to = (TimelineEvent){.time_ns = events[i].time_ns - events[0].time_ns,
                           .action = (int32_t)events[i].action,
                           .category = (int32_t)events[i].category,
@@ -112,7 +136,9 @@ void cell_end_timeline(Cell *cell) {
                           .heap_segment = events[i].segment,
                           .segment = cell->mark_count ? (int32_t)cell->marks[mark].segment : 0,
                           .stream = events[i].stream};
-    set_names(to, events[i].name, events[i].scope);
+    set_names(to++, events[i].name, events[i].scope);
   }
+  for (; ended < cell->batch_end_count; ended++, to++)
+    *to = batch_end(to == result->timeline ? NULL : to - 1);
   cell_drop_timeline(cell);
 }

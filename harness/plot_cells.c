@@ -326,7 +326,7 @@ static void write_timeline(const json_t *record, const TimelineEvent *events, in
                            FigureData *out) {
   int64_t moments_count = 0, peak = 0, held = 0;
   double reserved = 0;
-  while (held < count - 1 && events[held].action >= MEMORY_HELD)
+  while (held < count - 1 && vl_memory_is_held(events[held].action))
     held++;
   Moment *moments = moments_of(events, count, held, &moments_count);
   for (int64_t i = 0; i < moments_count; i++) {

@@ -23,6 +23,11 @@ static bool is_segment(const TimelineEvent *event) {
          event->action == MEMORY_SEGMENT_HELD;
 }
 
+/* A block lies no longer where it lay. */
+static bool is_end(const TimelineEvent *event) {
+  return event->action == MEMORY_RELEASE || event->action == MEMORY_MOVE_OUT;
+}
+
 /* Segments first and in order; blocks by place, then in order: what follows the beginning of a block at its
  * place is its end. */
 static int by_place(const void *a, const void *b) {
@@ -94,7 +99,7 @@ static void stack_segments(HeapMap *map) {
 static HeapMap map_of(const TimelineEvent *events, int64_t count, bool timed) {
   HeapMap map = {.list = vl_allocate((size_t)(count + 1) * sizeof(Placed))};
   int64_t held = 0;
-  while (held < count && events[held].action >= MEMORY_HELD)
+  while (held < count && vl_memory_is_held(events[held].action))
     held++;
   for (int64_t i = 0; i < count; i++) {
     if (events[i].heap_segment < 0 || events[i].offset < 0 || events[i].action == MEMORY_OOM) continue;
@@ -165,10 +170,10 @@ static int64_t write_blocks(const HeapMap *map, int32_t category, FILE *out) {
   int64_t written = 0;
   for (int64_t i = map->segment_events; i < map->count; i++) {
     const TimelineEvent *event = map->list[i].event;
-    if (event->action == MEMORY_RELEASE || event->category != category || !is_seen(map, event)) continue;
+    if (is_end(event) || event->category != category || !is_seen(map, event)) continue;
     const Placed *next = i + 1 < map->count ? &map->list[i + 1] : NULL;
-    bool ends = next != NULL && next->event->action == MEMORY_RELEASE &&
-                next->event->heap_segment == event->heap_segment && next->event->offset == event->offset;
+    bool ends = next != NULL && is_end(next->event) && next->event->heap_segment == event->heap_segment &&
+                next->event->offset == event->offset;
     write_rectangle(map, event->heap_segment, map->list[i].x, ends ? next->x : map->xmax, gib(event->offset),
                     gib(event->offset + event->bytes), out);
     written++;

@@ -246,7 +246,7 @@ static const EventField event_fields[] = {
     {"time_ns", "ns", "since the step began", offsetof(TimelineEvent, time_ns), true, false},
     {"action", "1",
      "0 obtain, 1 release, 2 segment reserved, 3 segment released, 4 out of memory, 5 held before, 6 segment "
-     "held before",
+     "held before, 7 moved from here, 8 to here, 9 a batch ended",
      offsetof(TimelineEvent, action), false, false},
     {"category", "1", "position among the categories", offsetof(TimelineEvent, category), false, false},
     {"bytes", "bytes", "of the block or segment, as rounded", offsetof(TimelineEvent, bytes), true, false},

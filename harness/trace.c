@@ -38,6 +38,8 @@ typedef struct Builder {
   int64_t event_capacity, block_capacity;
   void *live; /* search tree of LiveBlock */
   int64_t live_bytes;
+  LiveBlock *moving; /* taken out of the tree, on its way */
+  bool moved;
 } Builder;
 
 static void begin(Builder *builder) {
@@ -84,16 +86,23 @@ static Status add_block(Builder *builder, TraceEvent event, uint64_t address) {
   return vl_ok();
 }
 
-static Status end_block(Builder *builder, uint64_t address) {
+/* The block in use that begins at an address. */
+static Status find_block(Builder *builder, uint64_t address, LiveBlock **block) {
   LiveBlock key = {.address = address, .end = address + 1};
   LiveBlock **found = tfind(&key, &builder->live, by_address);
   if (found == NULL)
     return vl_error(VL_INVALID, "no block in use lies at %" PRIu64 ": never obtained, or released before",
                     address);
-  LiveBlock *block = *found;
-  if (block->address != address)
+  *block = *found;
+  if ((*block)->address != address)
     return vl_error(VL_INVALID, "%" PRIu64 " lies inside the block at %" PRIu64 " of %" PRId64 " bytes",
-                    address, block->address, block->bytes);
+                    address, (*block)->address, (*block)->bytes);
+  return vl_ok();
+}
+
+static Status end_block(Builder *builder, uint64_t address) {
+  LiveBlock *block = NULL;
+  VL_TRY(find_block(builder, address, &block));
   add_event(builder, (TraceEvent){.action = TRACE_RELEASE, .block = block->number});
   builder->live_bytes -= block->bytes;
   tdelete(block, &builder->live, by_address);
@@ -104,6 +113,7 @@ static Status end_block(Builder *builder, uint64_t address) {
 /* The trace, or nothing when the status says so. */
 static Status end(Builder *builder, Status status, TraceFile **file) {
   tdestroy(builder->live, free);
+  free(builder->moving);
   if (status.code != VL_OK) vl_trace_destroy(&builder->file);
   *file = builder->file;
   return status;
@@ -323,6 +333,39 @@ static Status place_of(const TimelineEvent *event, uint64_t *address) {
   return vl_ok();
 }
 
+/* A compaction moved a block: no request, but it lies elsewhere since. */
+static Status move_block(Builder *builder, bool out, uint64_t address) {
+  if (out) {
+    free(builder->moving);
+    builder->moving = NULL;
+    VL_TRY(find_block(builder, address, &builder->moving));
+    tdelete(builder->moving, &builder->live, by_address);
+    return vl_ok();
+  }
+  LiveBlock *block = builder->moving;
+  if (block == NULL)
+    return vl_error(VL_INVALID, "the timeline is damaged: nothing moves to %" PRIu64, address);
+  block->end += address - block->address;
+  block->address = address;
+  if (*(LiveBlock **)tsearch(block, &builder->live, by_address) != block)
+    return vl_error(VL_INVALID, "the timeline is damaged: a block moves to %" PRIu64 " onto another",
+                    address);
+  builder->moving = NULL;
+  builder->moved = true;
+  return vl_ok();
+}
+
+/* Where blocks were moved, each gets a place of its own: no address stands for two of them. */
+static void tell_apart(TraceFile *file) {
+  uint64_t address = 0;
+  for (int64_t i = 0; i < file->trace.event_count; i++) {
+    const TraceEvent *event = &file->trace.events[i];
+    if (event->action != TRACE_OBTAIN) continue;
+    file->addresses[event->block] = address;
+    address += ((uint64_t)event->bytes + VL_BLOCK_BYTES - 1) / VL_BLOCK_BYTES * VL_BLOCK_BYTES;
+  }
+}
+
 static Status take_timeline_event(Builder *builder, const TimelineEvent *from) {
   Arena *arena = builder->file->arena;
   TraceEvent event = {.block = -1,
@@ -332,6 +375,11 @@ static Status take_timeline_event(Builder *builder, const TimelineEvent *from) {
   uint64_t address = 0;
   switch (from->action) {
   case MEMORY_RELEASE: VL_TRY(place_of(from, &address)); return end_block(builder, address);
+  case MEMORY_MOVE_OUT:
+  case MEMORY_MOVE_IN:
+    VL_TRY(place_of(from, &address));
+    return move_block(builder, from->action == MEMORY_MOVE_OUT, address);
+  case MEMORY_STEP: add_event(builder, (TraceEvent){.action = TRACE_STEP, .block = -1}); return vl_ok();
   case MEMORY_OBTAIN:
   case MEMORY_HELD: VL_TRY(place_of(from, &address)); break;
   case MEMORY_OOM: event.action = TRACE_FAILED; break;
@@ -353,13 +401,16 @@ Status vl_trace_from_timeline(const TimelineEvent *events, int64_t count, TraceF
   begin(&builder);
   Status status = vl_ok();
   for (int64_t i = 0; i < count && status.code == VL_OK; i++) {
-    bool step_begins = i > 0 && events[i].action < MEMORY_HELD && events[i - 1].action >= MEMORY_HELD;
+    bool step_begins =
+        i > 0 && !vl_memory_is_held(events[i].action) && vl_memory_is_held(events[i - 1].action);
     if (step_begins) add_event(&builder, (TraceEvent){.action = TRACE_STEP, .block = -1});
     status = take_timeline_event(&builder, &events[i]);
     if (events[i].reserved_bytes > builder.file->reserved_peak_bytes)
       builder.file->reserved_peak_bytes = events[i].reserved_bytes;
   }
-  add_event(&builder, (TraceEvent){.action = TRACE_STEP, .block = -1});
+  if (count == 0 || events[count - 1].action != MEMORY_STEP)
+    add_event(&builder, (TraceEvent){.action = TRACE_STEP, .block = -1});
+  if (builder.moved) tell_apart(builder.file);
   return end(&builder, status, file);
 }
 

@@ -7,8 +7,10 @@
 
 static Status move_block(Pieces *pieces, Piece *piece, uintptr_t to, HeapMoved *moved) {
   const Backing *backing = pieces->source->backing;
-  VL_TRY(backing->move(backing->context, to, piece->block.address, piece->block.bytes));
+  uintptr_t from = piece->block.address;
+  VL_TRY(backing->move(backing->context, to, from, piece->block.bytes));
   piece->block.address = to;
+  vl_tracker_record_move(pieces->source->tracker, &piece->block, from);
   moved->blocks++;
   moved->bytes += piece->block.bytes;
   return vl_ok();

@@ -8,6 +8,8 @@
 
 /* MEMORY_OBTAIN or MEMORY_RELEASE of a block. */
 void vl_tracker_record_block(Tracker *tracker, MemoryAction action, const Block *block);
+/* MEMORY_MOVE_OUT and MEMORY_MOVE_IN of a block that is already where it goes. */
+void vl_tracker_record_move(Tracker *tracker, const Block *block, uintptr_t from);
 /* MEMORY_SEGMENT_RESERVE or MEMORY_SEGMENT_RELEASE. origin: where the range of addresses begins that this is
  * memory of; of a segment, its address. */
 void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t origin, uintptr_t address,

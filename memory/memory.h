@@ -54,10 +54,15 @@ typedef enum MemoryAction {
   MEMORY_RELEASE,         /* a block given back */
   MEMORY_SEGMENT_RESERVE, /* the policy took a segment from the backing */
   MEMORY_SEGMENT_RELEASE,
-  MEMORY_OOM,         /* a request that failed; bytes = the request */
-  MEMORY_HELD,        /* at the head of a cell's timeline: a block in use when it begins, */
-  MEMORY_SEGMENT_HELD /* and a segment reserved then */
+  MEMORY_OOM,          /* a request that failed; bytes = the request */
+  MEMORY_HELD,         /* at the head of a cell's timeline: a block in use when it begins, */
+  MEMORY_SEGMENT_HELD, /* and a segment reserved then */
+  MEMORY_MOVE_OUT,     /* a compaction moves a block: where it lay, */
+  MEMORY_MOVE_IN,      /* and, in the next event, where it lies since */
+  MEMORY_STEP          /* in a cell's timeline: a batch of a queue ended */
 } MemoryAction;
+/* Whether an event (MemoryAction) tells what was there when a timeline began. */
+bool vl_memory_is_held(int32_t action);
 
 /* One event of the timeline. `bytes` is what the block occupies; `requested_bytes` as asked. */
 typedef struct MemoryEvent {

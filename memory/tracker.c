@@ -37,6 +37,8 @@ const char *vl_memory_category_name(MemoryCategory category) {
   return names[category];
 }
 
+bool vl_memory_is_held(int32_t action) { return action == MEMORY_HELD || action == MEMORY_SEGMENT_HELD; }
+
 Tracker *vl_tracker_create(bool timeline) {
   Tracker *tracker = vl_allocate(sizeof *tracker);
   tracker->scopes = vl_scope_table_create();
@@ -172,6 +174,24 @@ static void append_event(Tracker *tracker, MemoryEvent event) {
   tracker->events[tracker->event_count++] = event;
 }
 
+static MemoryEvent event_of(MemoryAction action, const Block *block) {
+  return (MemoryEvent){.action = action,
+                       .category = block->category,
+                       .address = block->address,
+                       .bytes = block->bytes,
+                       .requested_bytes = block->requested_bytes,
+                       .name = block->name,
+                       .scope = block->scope,
+                       .stream = block->stream};
+}
+
+void vl_tracker_record_move(Tracker *tracker, const Block *block, uintptr_t from) {
+  MemoryEvent out = event_of(MEMORY_MOVE_OUT, block);
+  out.address = from;
+  append_event(tracker, out);
+  append_event(tracker, event_of(MEMORY_MOVE_IN, block));
+}
+
 void vl_tracker_record_block(Tracker *tracker, MemoryAction action, const Block *block) {
   MemoryStatistics *statistics = &tracker->statistics;
   bool obtained = action == MEMORY_OBTAIN;
@@ -190,14 +210,7 @@ void vl_tracker_record_block(Tracker *tracker, MemoryAction action, const Block 
   } else {
     statistics->releases++;
   }
-  append_event(tracker, (MemoryEvent){.action = action,
-                                      .category = block->category,
-                                      .address = block->address,
-                                      .bytes = block->bytes,
-                                      .requested_bytes = block->requested_bytes,
-                                      .name = block->name,
-                                      .scope = block->scope,
-                                      .stream = block->stream});
+  append_event(tracker, event_of(action, block));
 }
 
 void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t origin, uintptr_t address,

@@ -64,8 +64,8 @@ def load(path):
             return PlainUnpickler(file).load()
     except MemoryError:
         raise Problem(f"would take more than {limit} bytes of memory: not a snapshot") from None
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError,
-            ImportError, RecursionError) as error:
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError, ValueError,
+            OverflowError, ImportError, RecursionError) as error:
         raise Problem(f"not a whole pickle: {error}") from None
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
@@ -190,7 +190,7 @@ def segment_blocks(segments, device, streams):
     return blocks, reserved
 
 
-# ---- From events to a trace -------------------------------------------------------------------------------------------
+# ---- From events to a trace ----------------------------------------------------------------------------------------
 
 
 class Notes:
@@ -375,7 +375,8 @@ def run(arguments):
         raise Problem("is a list of segments (torch.cuda.memory_snapshot()) without events; take "
                       "torch.cuda.memory._dump_snapshot")
     if not isinstance(snapshot, dict):
-        raise Problem(f"holds a {type(snapshot).__name__}; accepted: the dictionary of torch.cuda.memory._dump_snapshot")
+        raise Problem(f"holds a {type(snapshot).__name__}; accepted: the dictionary that "
+                      "torch.cuda.memory._dump_snapshot writes")
     device, notes = choose_device(snapshot, arguments.device), Notes()
     head, lines, told = convert(snapshot, device, notes)
     if not any(line["action"] == "obtain" for line in lines):

@@ -84,7 +84,8 @@ class Recorder:
             segments.append(made)
         whole = {"segments": segments, "device_traces": [trace[lost:] for trace in self.traces]}
         if self.version >= (2, 5):
-            whole["allocator_settings"] = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "max_split_size": 64 * MIB,
+            whole["allocator_settings"] = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64",
+                                           "max_split_size": 64 * MIB,
                                            "roundup_power2_divisions": {}, "expandable_segments": False}
             whole["external_annotations"] = self.annotations
         return whole
@@ -238,7 +239,8 @@ class ReplayTest(ProgramTest):
         self.assertFalse((self.folder / "ran").exists() or Path("ran").exists())
         self.refuses_snapshot(whole[:len(whole) // 2], "not a whole pickle")
         self.refuses_snapshot(b"", "not a whole pickle")
-        self.refuses_snapshot(b"\x80\x02}r\xff\xff\xff\xffX.", "bytes of memory: not a snapshot")  # a memo of 2^32 places
+        # A memo of 2^32 places.
+        self.refuses_snapshot(b"\x80\x02}r\xff\xff\xff\xffX.", "bytes of memory: not a snapshot")
         self.refuses_snapshot(snapshot["segments"], "is a list of segments")
         self.refuses_snapshot(7, "holds a int")
         self.refuses_snapshot({"segments": []}, "no \"device_traces\"")
@@ -287,21 +289,40 @@ class ReplayTest(ProgramTest):
         cell = "plan", "--case", "resnet50", "--set", "size=64", "--batch", "64", "--json"
         needed = strict_json(self.run_program(*cell).stdout)["peak_reserved_bytes"]
         capacity = needed * 8 // 10
-        failed = strict_json(self.run_program(*cell, "--capacity", capacity, "-o", "store", "--timeline", code=1).stdout)
+        failed = strict_json(self.run_program(*cell, "--capacity", capacity, "-o", "store", "--timeline",
+                                              code=1).stdout)
         replayed = self.replay("store")
         self.assertIn("the failed step of resnet50", replayed["source"])
         self.assertEqual(replayed["capacity_bytes"], capacity)
         caching = replayed["policies"][0]
         self.assertEqual((caching["status"], caching["oom_request_bytes"]), ("oom", failed["oom_request_bytes"]))
-        self.assertIn("what would have come after that is not known", self.run_program("replay", "store", "--quick").stdout)
+        told = self.run_program("replay", "store", "--quick").stdout
+        self.assertIn("what would have come after that is not known", told)
         self.assertEqual(self.replay("store", "--capacity", 0)["policies"][0]["status"], "ok")
+
+    def test_a_queue_of_sizes(self):
+        """Batches are steps; what compaction moved is followed; and it and expandable segments reserve less."""
+        for recipe in "baseline", "defragment=every-step", "allocator=expandable defragment=every-step":
+            self.run_program("plan", "--case", "unet3d", "--queue", "48x32x32:3,32x32x32:4,64x48x48:2", "--batch", 2,
+                             "--recipe", recipe, "-o", "store", "--timeline")
+        lower_bounds = set()
+        for record in self.journal("store")[1:]:
+            replayed = self.replay("store", "--cell", record["cell_key"], "--write", "trace.jsonl")
+            rows = {row["name"]: row for row in replayed["policies"]}
+            lower_bounds.add(replayed["lower_bound_bytes"])
+            self.assertGreater(replayed["steps"], 5)
+            for better in "caching, compacted", "expandable", "planned":
+                self.assertLess(rows[better]["peak_reserved_bytes"], rows["caching"]["peak_reserved_bytes"])
+            self.assertEqual(self.replay("trace.jsonl", "--quick")["lower_bound_bytes"], replayed["lower_bound_bytes"])
+        self.assertEqual(len(lower_bounds), 1)
 
     def test_usage(self):
         self.refuses("replay", says="give a trace, or a store")
         self.refuses("replay", "nothing.jsonl", says="nothing.jsonl: No such file")
         (self.folder / "trace.jsonl").write_text('{"vramlab_trace":1}\n{"action":"obtain","address":0,"bytes":-1}\n',
                                                  encoding="utf-8")
-        self.refuses("replay", "trace.jsonl", says=("trace.jsonl:2: \"bytes\" is -1", "accepted: a whole number from 1"))
+        self.refuses("replay", "trace.jsonl",
+                     says=("trace.jsonl:2: \"bytes\" is -1", "accepted: a whole number from 1"))
         self.refuses("replay", "trace.jsonl", "--cell", "a", says="--cell and --write are for a store")
         self.refuses("replay", "trace.jsonl", "--capacity", "much", says="--capacity")
         (self.folder / "snapshot.pickle").write_bytes(pickle.dumps({}))

@@ -494,7 +494,7 @@ static void a_cell_goes_on_where_a_saved_one_ended(void **state) {
  * and every block lies in a segment held or reserved before. */
 static int64_t check_held(const CellResult *r) {
   int64_t held = 0, bytes = 0, segments = 0;
-  for (; held < r->timeline_count && r->timeline[held].action >= MEMORY_HELD; held++) {
+  for (; held < r->timeline_count && vl_memory_is_held(r->timeline[held].action); held++) {
     const TimelineEvent *event = &r->timeline[held];
     assert_true(event->heap_segment >= 0 && event->offset >= 0);
     if (event->action == MEMORY_SEGMENT_HELD) {

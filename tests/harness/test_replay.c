@@ -300,6 +300,36 @@ static void a_timeline_becomes_a_trace(void **state) {
   assert_non_null(strstr(status.message, "does not tell where blocks lay"));
 }
 
+/* A compaction is no request: two blocks that lay at one address one after the other are told apart. */
+static void moves_are_followed(void **state) {
+  (void)state;
+  const TimelineEvent at0 = {.bytes = 1024, .requested_bytes = 1024};
+  const TimelineEvent at2k = {.bytes = 1024, .requested_bytes = 1024, .offset = 2048};
+  TimelineEvent events[] = {at0, at2k, at0, at2k, at0, at2k, at0, at0};
+  const int32_t actions[] = {MEMORY_HELD,    MEMORY_HELD,   MEMORY_RELEASE, MEMORY_MOVE_OUT,
+                             MEMORY_MOVE_IN, MEMORY_OBTAIN, MEMORY_RELEASE, MEMORY_STEP};
+  for (int i = 0; i < 8; i++)
+    events[i].action = actions[i];
+  TraceFile *file;
+  Status status = vl_trace_from_timeline(events, 8, &file);
+  if (status.code != VL_OK) fail_msg("%s", status.message);
+  assert_int_equal(file->trace.event_count, 7); /* 3 obtains, 2 releases, 2 steps */
+  assert_true(file->trace.events[5].action == TRACE_RELEASE && file->trace.events[5].block == 1);
+  char *text = NULL;
+  size_t size = 0;
+  FILE *out = open_memstream(&text, &size);
+  assert_int_equal(vl_trace_write(file, out).code, VL_OK);
+  fclose(out);
+  vl_trace_destroy(&file);
+  file = parse(text);
+  vl_trace_destroy(&file);
+  free(text);
+  events[5].action = MEMORY_MOVE_IN;
+  status = vl_trace_from_timeline(events, 8, &file);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "damaged"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_wrong_is_told_with_its_line),
@@ -310,6 +340,7 @@ int main(void) {
       cmocka_unit_test(failed_requests_are_tried),
       cmocka_unit_test(every_policy_is_told),
       cmocka_unit_test(a_timeline_becomes_a_trace),
+      cmocka_unit_test(moves_are_followed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
