@@ -15,38 +15,29 @@ typedef struct Moments {
   _Alignas(64) float mean[BLOCK], square[BLOCK];
 } Moments;
 
-/* Updates w and the moments. */
+typedef struct Scales {
+  float mean, square;
+} Scales;
+
+/* Updates w and the moments, and returns their largest magnitudes, which are the same in any order. */
 VECTOR_CLONES
-static void update_moments(float *new_w, Moments *moments, const float *w, const float *dw, int64_t count,
-                           AdamwFactors by) {
+static Scales update_moments(float *new_w, Moments *moments, const float *w, const float *dw, int64_t count,
+                             AdamwFactors by) {
   float *means = moments->mean, *squares = moments->square;
-#pragma omp simd
+  float most_mean = 0.0F, most_square = 0.0F;
+#pragma omp simd reduction(max : most_mean, most_square)
   for (int64_t i = 0; i < count; i++) {
     float g = dw[i] * by.gradient;
     float mean = means[i] + by.new_mean * (g - means[i]);
     float square = squares[i] * by.old_square + by.new_square * g * g;
     means[i] = mean;
     squares[i] = square;
+    float magnitude = mean < 0.0F ? -mean : mean;
+    most_mean = magnitude > most_mean ? magnitude : most_mean;
+    most_square = square > most_square ? square : most_square;
     new_w[i] = w[i] * by.decay + by.step * mean / (sqrtf(square) + by.epsilon);
   }
-}
-
-/* The largest magnitude; lanes are in no order that matters to it. */
-VECTOR_CLONES
-static float largest(const float *x, int64_t count) {
-  float lanes[VECTOR_LANES] = {0.0F};
-  int64_t i = 0;
-  for (; i + VECTOR_LANES <= count; i += VECTOR_LANES)
-#pragma omp simd
-    for (int64_t l = 0; l < VECTOR_LANES; l++) {
-      float magnitude = x[i + l] < 0.0F ? -x[i + l] : x[i + l];
-      lanes[l] = magnitude > lanes[l] ? magnitude : lanes[l];
-    }
-  for (; i < count; i++)
-    lanes[0] = fabsf(x[i]) > lanes[0] ? fabsf(x[i]) : lanes[0];
-  for (int64_t l = 1; l < VECTOR_LANES; l++)
-    lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0];
-  return lanes[0];
+  return (Scales){most_mean, most_square};
 }
 
 /* 1 / scale; 0 where that is no number: such a block is zero but for what no f32 product keeps. */
@@ -71,13 +62,12 @@ static void update_block(const Update *it, int64_t block) {
   float *new_w = vector_target(it->new_w, at, buffer[2]);
   it->codes->read(it->m + at, true, it->scales[block], count, moments.mean);
   it->codes->read(it->v + at, false, it->scales[it->blocks + block], count, moments.square);
-  update_moments(new_w, &moments, w, dw, count, it->by);
+  Scales scales = update_moments(new_w, &moments, w, dw, count, it->by);
   vector_write(it->new_w, at, count, new_w);
-  float mean = largest(moments.mean, count), square = largest(moments.square, count);
-  it->codes->write(moments.mean, true, inverse(mean), count, it->new_m + at);
-  it->codes->write(moments.square, false, inverse(square), count, it->new_v + at);
-  it->new_scales[block] = mean;
-  it->new_scales[it->blocks + block] = square;
+  it->codes->write(moments.mean, true, inverse(scales.mean), count, it->new_m + at);
+  it->codes->write(moments.square, false, inverse(scales.square), count, it->new_v + at);
+  it->new_scales[block] = scales.mean;
+  it->new_scales[it->blocks + block] = scales.square;
 }
 
 static Status launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
