@@ -45,18 +45,22 @@ static int by_place(const void *a, const void *b) {
 typedef struct HeapMap {
   Placed *list; /* events that have a place, by place */
   int64_t count, segment_events;
-  double xmax, height; /* of the axis; of all segments, GiB */
-  /* Segments stand above one another in order of their numbers. */
-  int32_t *numbers;
-  double *sizes, *bases; /* GiB */
+  double xmax, height;         /* of the axis; of all segments, GiB */
+  double reserved;             /* GiB, at most */
+  struct MapSegment *segments; /* in order of their numbers */
   int64_t segment_count;
 } HeapMap;
 
+/* Segments stand above one another, each as low as those that are there with it leave room. */
+typedef struct MapSegment {
+  int32_t number;
+  bool placed;
+  double size, base, held; /* GiB; held: of it now, while they are placed */
+} MapSegment;
+
 static void free_map(HeapMap *map) {
   free(map->list);
-  free(map->numbers);
-  free(map->sizes);
-  free(map->bases);
+  free(map->segments);
 }
 
 static double gib(int64_t bytes) { return (double)bytes * 0x1p-30; }
@@ -66,7 +70,7 @@ static int64_t segment_at(const HeapMap *map, int32_t number) {
   int64_t low = 0, high = map->segment_count;
   while (low < high) {
     int64_t middle = (low + high) / 2;
-    if (map->numbers[middle] < number)
+    if (map->segments[middle].number < number)
       low = middle + 1;
     else
       high = middle;
@@ -74,25 +78,46 @@ static int64_t segment_at(const HeapMap *map, int32_t number) {
   return low;
 }
 
-static void stack_segments(HeapMap *map) {
-  map->numbers = vl_allocate((size_t)(map->segment_events + 1) * sizeof(int32_t));
-  map->sizes = vl_allocate((size_t)(map->segment_events + 1) * sizeof(double));
-  map->bases = vl_allocate((size_t)(map->segment_events + 1) * sizeof(double));
+/* Which there are, and how large each becomes. */
+static void find_segments(HeapMap *map) {
+  map->segments = vl_allocate((size_t)(map->segment_events + 1) * sizeof *map->segments);
   for (int64_t i = 0; i < map->segment_events; i++) {
     const TimelineEvent *event = map->list[i].event;
     int64_t at = segment_at(map, event->heap_segment);
-    if (at == map->segment_count || map->numbers[at] != event->heap_segment) {
-      size_t above = (size_t)(map->segment_count++ - at);
-      memmove(map->numbers + at + 1, map->numbers + at, above * sizeof(int32_t));
-      memmove(map->sizes + at + 1, map->sizes + at, above * sizeof(double));
-      map->numbers[at] = event->heap_segment;
-      map->sizes[at] = 0;
+    MapSegment *segment = &map->segments[at];
+    if (at == map->segment_count || segment->number != event->heap_segment) {
+      memmove(segment + 1, segment, (size_t)(map->segment_count++ - at) * sizeof *segment);
+      *segment = (MapSegment){.number = event->heap_segment};
     }
-    map->sizes[at] = fmax(map->sizes[at], gib(event->offset + event->bytes));
+    segment->size = fmax(segment->size, gib(event->offset + event->bytes));
   }
-  for (int64_t i = 0; i < map->segment_count; i++) {
-    map->bases[i] = map->height;
-    map->height += map->sizes[i];
+}
+
+/* The lowest place above all that are in the way. */
+static double lowest_base(const HeapMap *map, double size) {
+  double base = 0, before;
+  do {
+    before = base;
+    for (int64_t i = 0; i < map->segment_count; i++) {
+      const MapSegment *other = &map->segments[i];
+      bool in_the_way = other->held > 0 && other->base < base + size && base < other->base + other->size;
+      if (in_the_way) base = other->base + other->size;
+    }
+  } while (base > before);
+  return base;
+}
+
+static void stack_segments(HeapMap *map) {
+  find_segments(map);
+  for (int64_t i = 0; i < map->segment_events; i++) {
+    const TimelineEvent *event = map->list[i].event;
+    MapSegment *segment = &map->segments[segment_at(map, event->heap_segment)];
+    bool released = event->action == MEMORY_SEGMENT_RELEASE;
+    map->reserved = fmax(map->reserved, gib(event->reserved_bytes));
+    if (!released && !segment->placed) segment->base = lowest_base(map, segment->size);
+    segment->placed = true;
+    segment->held += released ? -gib(event->bytes) : gib(event->bytes);
+    map->height = fmax(map->height, segment->base + segment->size);
   }
 }
 
@@ -117,7 +142,7 @@ static HeapMap map_of(const TimelineEvent *events, int64_t count, bool timed) {
 static void write_rectangle(const HeapMap *map, int32_t number, double from, double until, double low,
                             double high, FILE *out) {
   int64_t at = segment_at(map, number);
-  double base = at < map->segment_count ? map->bases[at] : 0;
+  double base = at < map->segment_count ? map->segments[at].base : 0;
   until = fmax(until, fmin(from + map->xmax / MAP_COLUMNS, map->xmax));
   fprintf(out, "%.9g %.9g %.9g %.9g\n", from, until, base + low, base + high);
 }
@@ -264,7 +289,7 @@ static void write_panels(Panel *panels, int32_t count, FigureData *out) {
     const char *recipe = vl_record_text(panels[p].record, "recipe");
     bool failed = vl_record_has_status(panels[p].record, "oom");
     snprintf(name, sizeof name, "%s: %s%.2f GiB", recipe != NULL ? recipe : "unnamed",
-             failed ? "out of memory at " : "", panels[p].map.height);
+             failed ? "out of memory at " : "", panels[p].map.reserved);
     fputs(p > 0 ? ", " : "", variables);
     int32_t its = vl_gnuplot_wrapped(variables, name, (size_t)(96 / count));
     if (its > lines) lines = its;

@@ -34,7 +34,7 @@ do for [p = 1:panels] {
   set label 97 panel_names[p] at graph 0, graph 1 offset 0,0.7+(panel_lines-1) left textcolor rgb "#101010" noenhanced
   set xlabel (p == (panels + 1) / 2 ? (timed ? "time since the step began (ms)" : "allocation event, in the order of the step") : " ")
   set xrange [0:panel_xmax[p]]
-  set xtics step_of(panel_xmax[p] / (panels > 1 ? 2.2 : 5)) nomirror out textcolor rgb "#303030"
+  set xtics 0, step_of(panel_xmax[p] / (panels > 1 ? 2.2 : 5)), (panels > 1 ? 0.93 : 1) * panel_xmax[p] nomirror out textcolor rgb "#303030"
   # A segment is grey where nothing of it is in use. Light lines around blocks, thin enough to leave small ones visible.
   plot dat index (p - 1) * (shown + 1) using (($1 + $2) / 2):(($3 + $4) / 2):1:2:3:4 with boxxyerror \
          fillcolor rgb 0xd4d4d4 fillstyle solid border linecolor rgb 0xffffff linewidth 0.3, \
