@@ -48,7 +48,7 @@ static bool ends_block(const Node *node) {
 /* Cheap by itself: its inputs are kept, or cheap too. */
 static bool is_cheap(const Node *node, const char *value) {
   static const char *const cheap[] = {
-      "batch_norm_apply", "layer_norm", "instance_norm", "relu", "gelu", "add"};
+      "batch_norm_apply", "layer_norm", "instance_norm", "relu", "gelu", "add", "concat"};
   if (strcmp(value, "gelu") == 0) return is_op(node, "gelu");
   if (strcmp(value, "inner-norm") == 0 && ends_block(node)) return false;
   for (size_t i = 0; i < sizeof cheap / sizeof *cheap; i++) {

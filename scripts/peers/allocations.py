@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Count what one training step (ResNet-50, BERT), or with --infer one forward pass, in eager PyTorch allocates on the CPU, and
-what is live at its peak.
+"""Count what one training step (ResNet-50, BERT, 3D U-Net), or with --infer one forward pass, in eager PyTorch allocates on
+the CPU, and what is live at its peak.
 
 Prints one JSON object. All figures are bytes as requested from PyTorch's CPU allocator during one step after
 warm-up (moments exist, gradients are None), from the profiler's allocation events: a running sum, so the
@@ -34,7 +34,8 @@ except ImportError as missing:
     sys.exit(77)
 
 
-SIZES = {"resnet50": ["size"], "bert-base": ["sequence"], "bert-large": ["sequence"]}
+SIZES = {"resnet50": ["size"], "bert-base": ["sequence"], "bert-large": ["sequence"], "unet3d": ["size", "groups"]}
+SIDES = {"resnet50": 224, "unet3d": 64}
 
 
 def tensors_of(function):
@@ -48,8 +49,10 @@ class Step:
 
     def __init__(self, options):
         arguments = [options.case, str(options.batch), "--steps", "1", "--seq", str(options.sequence)]
-        if options.case == "resnet50":
+        if "size" in SIZES[options.case]:
             arguments += ["--size", str(options.size)]
+        if "groups" in SIZES[options.case]:
+            arguments += ["--groups", str(options.groups)]
         arguments += ["--channels-last"] if options.channels_last else []
         arguments += ["--infer"] if options.infer else []
         arguments += ["--threads", str(options.threads)] if options.threads else []
@@ -252,13 +255,16 @@ def options_of(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--case", choices=sorted(SIZES), default="resnet50")
-    parser.add_argument("--size", type=int, default=224, help="image side")
+    parser.add_argument("--size", type=int, help="side of an image (224) or a volume (64)")
+    parser.add_argument("--groups", type=int, default=1, help="of the U-Net's 3x3x3 convolutions")
     parser.add_argument("--sequence", type=int, default=128, help="tokens of a sample")
     parser.add_argument("--amp", choices=["bf16"], default=None)
     parser.add_argument("--infer", action="store_true", help="a forward pass of the evaluated model under no_grad")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--threads", type=int, default=0, help="0: all")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.size = options.size or SIDES.get(options.case)
+    return options
 
 
 def main():

@@ -1,0 +1,17 @@
+/* tests/model: every node of a model's training step on a device, fed with the reference's values of that
+ * step, in each layout the device accepts, against the reference within the op's own bound
+ * (tests/kernels/README.md). So a whole net of kernels is held to rounding errors of single kernels, which a
+ * comparison of final gradients cannot do. */
+#ifndef VRAMLAB_TESTS_MODEL_NODES_H
+#define VRAMLAB_TESTS_MODEL_NODES_H
+
+#include "tests/kernels/compare.h"
+#include "tests/model/step.h"
+
+/* cmocka's group set-up and tear-down: the state becomes a Subject on the cpu device. */
+int nodes_open_cpu(void **state);
+int nodes_close_cpu(void **state);
+/* Fails the running test unless all nodes, at least `least`, match. */
+void nodes_check(const Subject *subject, const StepSpec *spec, int64_t least);
+
+#endif
