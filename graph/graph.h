@@ -109,7 +109,7 @@ void vl_tensor_describe(const Tensor *tensor, char *text, size_t size);
 typedef struct OpParams {
   int64_t kernel[3], stride[3], padding[3]; /* spatial, outermost first; unused ones 0 */
   int64_t groups;
-  int64_t count;                      /* batch_norm_update: elements per channel */
+  int64_t count;                      /* batch_norm_update: elements per channel; relu_backward: copies */
   double epsilon;                     /* batch norm, AdamW */
   double momentum;                    /* batch norm running statistics; SGD */
   double rate;                        /* dropout probability */

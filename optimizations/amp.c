@@ -12,6 +12,12 @@ typedef struct Casts {
   int32_t room;
 } Casts;
 
+/* The groups of a convolution whose weights the input is, 0 for other inputs. */
+static int64_t groups_of(const Node *node, int32_t input) {
+  bool convolves = strcmp(node->op->name, "conv") == 0 || strcmp(node->op->name, "conv_transpose") == 0;
+  return convolves && input == 1 ? node->params.groups : 0;
+}
+
 static Status cast_input(Casts *casts, Node *node, int32_t input, DType dtype) {
   Graph *graph = casts->graph;
   Tensor *tensor = node->inputs[input];
@@ -19,7 +25,7 @@ static Status cast_input(Casts *casts, Node *node, int32_t input, DType dtype) {
   Tensor **made =
       tensor->id < casts->room ? (dtype == DTYPE_F32 ? casts->high : casts->low) + tensor->id : NULL;
   if (!made || !*made) {
-    OpParams params = {.dtype = dtype};
+    OpParams params = {.dtype = dtype, .groups = groups_of(node, input)};
     Node *cast = NULL;
     graph->scope = tensor->storage->role == ROLE_PARAMETER ? tensor->storage->scope : node->scope;
     graph->block = node->block;

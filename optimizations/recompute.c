@@ -1,7 +1,7 @@
-/* recompute=norm: what is cheap to repeat (norms from their saved input, the addition and the activation
- * after them) is not kept but repeated where backward needs it; of a convolution net only the convolutions'
- * outputs are saved, which roughly halves the saved activations. inner-norm keeps additions and the
- * activations after them: the outputs of residual blocks. gelu repeats only that.
+/* recompute=norm: what is cheap to repeat (norms from their saved input, the addition, concatenation and
+ * activation after them) is not kept but repeated where backward needs it; of a convolution net only the
+ * convolutions' outputs are saved, which roughly halves the saved activations. inner-norm keeps additions and
+ * the activations after them: the outputs of residual blocks. gelu repeats only that.
  *
  * A batch norm without addition is not even repeated where only the weight gradients of the convolutions
  * after it read its output: they normalise its input, which its own gradient needs anyway, while they read
@@ -191,9 +191,9 @@ const Optimization optimization_recompute = {
         "memory-efficient batch norm, norm recomputation, selective recomputation, activation cache policy",
     .turn_on = "no equivalent (torch.utils.checkpoint around each norm and activation)",
     .values = "norm, inner-norm, gelu",
-    .help =
-        "repeat norms, additions and activations in backward instead of keeping their outputs (inner-norm: "
-        "not the additions that end a block; gelu: only that)",
+    .help = "repeat norms, additions, concatenations and activations in backward instead of keeping their "
+            "outputs (inner-norm: "
+            "not the additions that end a block; gelu: only that)",
     .phase = PHASE_SCHEDULE,
     .preserves = PRESERVES_BITWISE,
     .training_only = "nothing is kept for a backward pass, so nothing can be made again",

@@ -9,6 +9,8 @@ static Status check_dtype(const Node *node) {
 static Status infer_cast(Graph *graph, Node *node) {
   VL_TRY(op_check_input(node, 0, "x", -1));
   VL_TRY(check_dtype(node));
+  if (node->params.groups < 0)
+    return op_error(VL_INVALID, node, "groups = %lld; must be at least 0", (long long)node->params.groups);
   const Tensor *x = node->inputs[0];
   return op_add_output(graph, node, NULL, (DType)node->params.dtype, x->rank, x->shape);
 }
@@ -30,7 +32,7 @@ static Status gradient(Gradients *gradients, Node *node) {
   return op_gradient_give(gradients, node, 0, dy);
 }
 
-static const OpField cast_fields[] = {OP_FIELD(FIELD_DTYPE, dtype, 1)};
+static const OpField cast_fields[] = {OP_FIELD(FIELD_DTYPE, dtype, 1), OP_INTEGER(groups)};
 static const OpField fill_fields[] = {OP_SIZES(shape), OP_INTEGER(rank), OP_FIELD(FIELD_DTYPE, dtype, 1),
                                       OP_REAL(alpha)};
 

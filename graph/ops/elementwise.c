@@ -1,6 +1,8 @@
 /* Element by element: relu, gelu, tanh, rsqrt, magnitude, their gradients, add, mul, scale. */
 #include "graph/ops/ops.h"
 
+#include <string.h>
+
 static Status infer_unary(Graph *graph, Node *node) {
   VL_TRY(op_check_float_input(node, 0, "x", -1));
   return op_add_output_like(graph, node, NULL, node->inputs[0]);
@@ -47,12 +49,25 @@ static Status give_through(Gradients *gradients, Node *node, const char *backwar
   return op_gradient_give(gradients, node, 0, dx);
 }
 
+/* Copies of dy that autograd holds while it makes dx. Where a ReLU wrote over a view (what nn.InstanceNorm
+ * returns is one, of a batch norm's result) the gradient is that of the whole the view is of: dy in place of
+ * it (CopySlices), and a clone of its part. */
+enum { COPIES_OF_VIEWS = 2 };
+
+static int64_t copies_of(const Node *relu) {
+  const Node *maker = relu->inputs[0]->producer;
+  bool is_view = maker && strcmp(maker->op->name, "instance_norm") == 0;
+  return relu->inplace_hint && is_view ? COPIES_OF_VIEWS : 0;
+}
+
 /* From y, not x: y is what the next layer keeps anyway, and x may have been overwritten. */
 static Status gradient_relu(Gradients *gradients, Node *node) {
   Tensor *dy = vl_gradient_of(gradients, node->outputs[0]);
   if (dy == NULL || !op_gradient_wanted(gradients, node, 0)) return vl_ok();
   Tensor *inputs[] = {dy, node->outputs[0]}, *dx;
-  VL_TRY(op_gradient_node(gradients, node, "relu_backward", &node->params, inputs, 2, &dx));
+  OpParams params = node->params;
+  params.count = copies_of(node);
+  VL_TRY(op_gradient_node(gradients, node, "relu_backward", &params, inputs, 2, &dx));
   return op_gradient_give(gradients, node, 0, dx);
 }
 
@@ -138,8 +153,17 @@ static Status infer_relu(Graph *graph, Node *node) {
 
 static Status infer_relu_backward(Graph *graph, Node *node) {
   VL_TRY(check_slope(node));
-  return infer_binary(graph, node);
+  int64_t copies = node->params.count;
+  if (copies != 0 && copies != COPIES_OF_VIEWS)
+    return op_error(VL_INVALID, node, "count = %lld; must be 0, or %d copies of dy", (long long)copies,
+                    COPIES_OF_VIEWS);
+  VL_TRY(infer_binary(graph, node));
+  for (int64_t i = 0; i < copies; i++)
+    VL_TRY(op_add_output_like(graph, node, "copy", node->inputs[0]));
+  return vl_ok();
 }
+
+static int64_t flops_of_input(const Node *node) { return vl_tensor_elements(node->inputs[0]); }
 
 static Status infer_with_epsilon(Graph *graph, Node *node) {
   VL_TRY(op_check_epsilon(node));
@@ -155,6 +179,7 @@ static int64_t flops_rsqrt_backward(const Node *node) {
 }
 
 static const OpField alpha_fields[] = {OP_REAL(alpha)};
+static const OpField relu_backward_fields[] = {OP_REAL(alpha), OP_INTEGER(count)};
 static const OpField epsilon_fields[] = {OP_REAL(epsilon)};
 
 const Op op_relu = {.name = "relu",
@@ -167,12 +192,13 @@ const Op op_relu = {.name = "relu",
                     .gradient = gradient_relu};
 
 const Op op_relu_backward = {.name = "relu_backward",
-                             OP_FIELDS(alpha_fields),
+                             OP_FIELDS(relu_backward_fields),
                              .min_inputs = 2,
                              .max_inputs = 2,
                              .precision = PRECISION_KEEP,
                              .inplace = {1U << 0},
-                             .infer = infer_relu_backward};
+                             .infer = infer_relu_backward,
+                             .flops = flops_of_input};
 
 const Op op_magnitude = {.name = "magnitude",
                          OP_FIELDS(epsilon_fields),

@@ -187,16 +187,17 @@ Status cpu_conv_gradient_layout(CpuDevice *device, const Node *node, LayoutId *l
   memset(&spec, 0, sizeof spec);
   spec.kind = &backward_weights_kind;
   spec.operand_count = OPERANDS;
-  cpu_operand_set(&spec.operands[WEIGHTS], weights, LAYOUT_ANY, 1);
+  int64_t groups = node->params.groups > 1 ? node->params.groups : 1;
+  cpu_operand_set(&spec.operands[WEIGHTS], weights, LAYOUT_ANY, groups);
   PrimitiveOperand *data = &spec.operands[DATA], *result = &spec.operands[RESULT];
   /* Any size will do: a square no smaller than the window, kept by padding. */
   data->rank = result->rank = weights->rank;
   data->groups = result->groups = 1;
   data->dtype = result->dtype = (int32_t)node->outputs[0]->dtype;
-  data->layout = weights->shape[1] < 4 ? LAYOUT_PLAIN : LAYOUT_ANY; /* images */
+  data->layout = groups == 1 && weights->shape[1] < 4 ? LAYOUT_PLAIN : LAYOUT_ANY; /* images */
   result->layout = LAYOUT_ANY;
   data->shape[0] = result->shape[0] = 1;
-  data->shape[1] = weights->shape[1];
+  data->shape[1] = weights->shape[1] * groups;
   result->shape[1] = weights->shape[0];
   for (int32_t i = 2; i < weights->rank; ++i) {
     data->shape[i] = 32 + weights->shape[i];
@@ -248,6 +249,7 @@ static const CpuOp own_forward = {.name = "conv",
                                   .launch = cpu_conv_pointwise_launch};
 
 static Status prepare_forward(CpuDevice *device, Kernel *kernel) {
+  if (has_bias(kernel->node)) return prepare(device, kernel, &forward_kind, forward_sources);
   if (is_narrow(device, kernel, &narrow_forward)) return cpu_conv_narrow_prepare(device, kernel);
   if (cpu_conv_pointwise_applies(device, kernel)) {
     kernel->op = &own_forward;

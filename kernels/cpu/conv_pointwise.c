@@ -60,14 +60,12 @@ static int64_t pairs_of(const ConvPointwise *it) { return it->y.channel_blocks /
 
 /* ---- The op -------------------------------------------------------------------------------------------------- */
 
-/* conv_transpose is the same computation. */
-static bool is_backward(const Node *node) { return strcmp(node->op->name, "conv") != 0; }
+static bool is_backward(const Node *node) { return strcmp(node->op->name, "conv_backward_data") == 0; }
 
 static bool is_pointwise(const Node *node) {
   const Tensor *x = node->inputs[0], *weights = node->inputs[1], *y = node->outputs[0];
   const OpParams *params = &node->params;
-  bool has_bias = node->input_count > 2; /* conv_transpose's is added by others */
-  if (x->rank != 4 || params->groups > 1 || (has_bias && !is_backward(node))) return false;
+  if (x->rank != 4 || params->groups > 1) return false;
   if (x->dtype != DTYPE_BF16 || weights->dtype != DTYPE_BF16 || y->dtype != DTYPE_BF16) return false;
   if (x->shape[1] % BLOCK != 0 || y->shape[1] % (SIDES * BLOCK) != 0) return false;
   for (int32_t i = 0; i < 2; i++)

@@ -60,6 +60,10 @@ static Status choose_cast(CpuDevice *device, const Node *node, LayoutId *inputs,
     inputs[0] = LAYOUT_PLAIN;
     if (weights) VL_TRY(cpu_conv_gradient_layout(device, node, &inputs[0]));
   }
+  /* No order of dimensions has groups and has none. */
+  bool is_decided = outputs[0] != LAYOUT_ANY && outputs[0] != LAYOUT_PLAIN;
+  if (is_decided && cpu_layout_groups(device, inputs[0]) != cpu_layout_groups(device, outputs[0]))
+    inputs[0] = LAYOUT_PLAIN;
   if (outputs[0] == LAYOUT_ANY && !weights) outputs[0] = inputs[0];
   return vl_ok();
 }

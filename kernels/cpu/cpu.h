@@ -205,8 +205,8 @@ void cpu_reorder_spec(CpuDevice *device, const Tensor *from, LayoutId from_layou
 /* Copies 64-bit whole numbers from one activation layout to another, padding zeroed; in copy.c. */
 void cpu_copy_i64(const ChannelView *from, const ChannelView *to, const int64_t *source, int64_t *target);
 /* The layout in which the gradient of a convolution's weights comes when they take part in another type than
- * their own: what a `cast` node of a parameter gives the parameter. Plain where no convolution does; groups
- * are not known to a cast and count as one. In conv.c. */
+ * their own: what a `cast` node of a parameter gives the parameter. Plain where no convolution does. In
+ * conv.c. */
 Status cpu_conv_gradient_layout(CpuDevice *device, const Node *node, LayoutId *layout) VL_CHECKED;
 /* Fills an operand from a tensor. */
 void cpu_operand_set(PrimitiveOperand *operand, const Tensor *tensor, LayoutId layout, int64_t groups);

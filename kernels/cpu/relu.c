@@ -1,6 +1,6 @@
 /* ReLU, leaky where a slope below zero is given, and its gradient, element by element over whole storages:
  * zero padding stays zero. */
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/box.h"
 
 /* max(x, 0) with NaN kept: NaN is not below zero. */
 VECTOR_CLONES
@@ -51,11 +51,23 @@ static Status relu_launch(const Kernel *kernel, const uintptr_t *inputs, const u
   return vl_ok();
 }
 
+/* The copies of dy that were asked for. */
+static void copy_gradient(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs) {
+  int64_t elements = *(const int64_t *)kernel->data;
+  Box box = {.rank = 1,
+             .dimensions = {{elements, 1, 1}},
+             .element_bytes = vl_dtype_bytes(kernel->node->inputs[0]->dtype, 1)};
+  for (int32_t k = 1; k < kernel->node->output_count; k++)
+    if (outputs[k])
+      box_copy(&box, (void *)outputs[k], (const void *)inputs[0], vector_threads(kernel, elements));
+}
+
 static Status relu_backward_launch(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                                    uintptr_t workspace, const LaunchContext *context) {
   (void)workspace;
   (void)context;
   float slope = (float)kernel->node->params.alpha;
+  copy_gradient(kernel, inputs, outputs); /* dx may be over dy */
   vector_map(kernel, slope > 0.0F ? leaky_relu_backward : relu_backward, slope,
              vector_output(kernel, outputs, 0), vector_input(kernel, inputs, 0),
              vector_input(kernel, inputs, 1));

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Golden counts of what eager PyTorch allocates in a training step and in a forward pass under no_grad of ResNet-50 at 224 x 224
-and of BERT-base at 128 tokens: what the tensors of stack=pytorch are held to. Writes tests/goldens/pytorch_allocations.json; scripts/peers/allocations.py counts, and
+"""Golden counts of what eager PyTorch allocates in a training step of ResNet-50 at 224 x 224, of BERT-base at 128 tokens and
+of the 3D U-Net at 64 x 64 x 64, and in a forward pass under no_grad of the first two: what the tensors of stack=pytorch are
+held to. Writes tests/goldens/pytorch_allocations.json; scripts/peers/allocations.py counts, and
 says what the figures mean. Left out are the blocks that the convolution library takes within one call, which are
 this library's, not PyTorch's. --check counts anew and compares with the file instead; 77: no PyTorch here.
 """
@@ -37,9 +38,11 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare with the file; 1 when a peak is 1 %% off")
     options = parser.parse_args()
     path = os.path.join(options.directory, "pytorch_allocations.json")
-    cells = [("resnet50", 4), ("resnet50", 16), ("bert-base", 8)]
+    forward = [("resnet50", 4), ("resnet50", 16), ("bert-base", 8)]
+    trained = forward + [("unet3d", 1)]
     rows = [allocations.measure(allocations.options_of(["--case", case, "--batch", str(batch)] + amp + infer))
-            for infer in ([], ["--infer"]) for case, batch in cells for amp in ([], ["--amp", "bf16"])]
+            for cells, infer in ((trained, []), (forward, ["--infer"])) for case, batch in cells
+            for amp in ([], ["--amp", "bf16"])]
     if options.check:
         sys.exit(check(path, rows))
     with open(path, "w", encoding="utf-8") as out:

@@ -52,6 +52,15 @@ static void build_bert(Program *program) {
   require_ok(bert->build(values, true, program));
 }
 
+/* One volume, whose skips and their gradients are parts of what is concatenated. */
+static void build_unet(Program *program) {
+  const Case *unet = vl_case_find("unet3d");
+  static const char *const small[] = {"depth=16", "height=16", "width=32", "groups=4"};
+  int64_t values[VL_MAX_CASE_ARGUMENTS];
+  require_ok(vl_case_arguments(unet, 1, small, 4, values));
+  require_ok(unet->build(values, true, program));
+}
+
 static void outcome_of(Build build, const char *recipe, Outcome *outcome) {
   Program program;
   *outcome = (Outcome){0};
@@ -283,6 +292,18 @@ static void results_are_bitwise_equal_within_mixed_precision(void **state) {
   assert_same_results(build_small, "stack=vramlab amp=bf16", of_amp_vramlab, COUNT(of_amp_vramlab));
 }
 
+/* Skips cross the blocks that are recomputed, offloaded or joined. */
+static void unet_is_bitwise_equal(void **state) {
+  (void)state;
+  static const char *const of_unet[] = {"checkpoint=runs:1-4/2,9", "recompute=norm update=in-backward",
+                                        "offload=activations", "inplace=all concat=in-place",
+                                        "concat=in-place offload=activations checkpoint=runs:2-3"};
+  static const char *const of_ours[] = {"stack=vramlab checkpoint=2", "stack=vramlab recompute=norm",
+                                        "stack=vramlab offload=activations+optimizer"};
+  assert_same_results(build_unet, "baseline", of_unet, COUNT(of_unet));
+  assert_same_results(build_unet, "stack=vramlab", of_ours, COUNT(of_ours));
+}
+
 /* On the reference device tests/model does the same. */
 static void resnet50_is_bitwise_equal(void **state) {
   (void)state;
@@ -423,6 +444,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(results_are_bitwise_equal_in_bert),
       cmocka_unit_test(results_are_bitwise_equal_within_our_stack),
       cmocka_unit_test(results_are_bitwise_equal_within_mixed_precision),
+      cmocka_unit_test(unet_is_bitwise_equal),
       cmocka_unit_test(resnet50_is_bitwise_equal),
       cmocka_unit_test(fusion_is_within_rounding),
       cmocka_unit_test(gradient_sums_are_the_same_inside_the_norm),

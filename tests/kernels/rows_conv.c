@@ -260,6 +260,20 @@ const OpRow conv_rows[] = {
      .build = weight_gradient_in_f32,
      .no_gradient = true},
     {.op = "conv_backward_weights",
+     .what = "3-D, groups of 64 channels, few points",
+     .params =
+         {.stride = {1, 1, 1}, .padding = {1, 1, 1}, .groups = 4, .shape = {256, 64, 3, 3, 3}, .rank = 5},
+     .operands = {ACTIVATION(2, 256, 2, 4, 2), ACTIVATION(2, 256, 2, 4, 2)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
+    {.op = "conv_backward_weights",
+     .what = "3-D, few points",
+     .params =
+         {.stride = {1, 1, 1}, .padding = {1, 1, 1}, .groups = 1, .shape = {64, 128, 3, 3, 3}, .rank = 5},
+     .operands = {ACTIVATION(1, 128, 2, 4, 6), ACTIVATION(1, 64, 2, 4, 6)},
+     .build = weight_gradient_in_f32,
+     .no_gradient = true},
+    {.op = "conv_backward_weights",
      .what = "normalised, 1x1",
      .params =
          {.stride = {1, 1}, .groups = 1, .shape = {64, 48, 1, 1}, .rank = 4, .epsilon = 1e-5, .relu = 1},

@@ -98,7 +98,12 @@ static double constant(const OpParams *params, double a, double b) {
 }
 
 static void relu(const Node *node, const Arrays *arrays) { each(node, arrays, relu_of); }
-static void relu_backward(const Node *node, const Arrays *arrays) { each(node, arrays, relu_backward_of); }
+static void relu_backward(const Node *node, const Arrays *arrays) {
+  for (int32_t k = 1; k < node->output_count; k++) /* first: dx may be over dy */
+    for (int64_t i = 0; arrays->outputs[k] && i < vl_tensor_elements(node->inputs[0]); i++)
+      arrays->outputs[k][i] = arrays->inputs[0][i];
+  each(node, arrays, relu_backward_of);
+}
 static void gelu(const Node *node, const Arrays *arrays) { each(node, arrays, gelu_of); }
 static void gelu_backward(const Node *node, const Arrays *arrays) {
   each(node, arrays, gelu_backward_of);
