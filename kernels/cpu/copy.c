@@ -3,6 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/cpu/weight_cast.h"
+#include <stdlib.h>
 #include <string.h>
 
 static dnnl_status_t create(CpuDevice *device, const PrimitiveSpec *spec, const dnnl_memory_desc_t *mds,
@@ -60,10 +61,6 @@ static Status choose_cast(CpuDevice *device, const Node *node, LayoutId *inputs,
     inputs[0] = LAYOUT_PLAIN;
     if (weights) VL_TRY(cpu_conv_gradient_layout(device, node, &inputs[0]));
   }
-  /* No order of dimensions has groups and has none. */
-  bool is_decided = outputs[0] != LAYOUT_ANY && outputs[0] != LAYOUT_PLAIN;
-  if (is_decided && cpu_layout_groups(device, inputs[0]) != cpu_layout_groups(device, outputs[0]))
-    inputs[0] = LAYOUT_PLAIN;
   if (outputs[0] == LAYOUT_ANY && !weights) outputs[0] = inputs[0];
   return vl_ok();
 }
@@ -101,6 +98,62 @@ static Status launch_own(const Kernel *kernel, const uintptr_t *inputs, const ui
 
 static const CpuOp own_copy = {.name = "copy", .launch = launch_own};
 
+/* Between weights of groups and ungrouped ones in blocks, which no descriptor has in one: by way of plain
+ * ones in the workspace. */
+typedef struct TwoCopies {
+  Kernel first, second;
+  int64_t plain_bytes;
+} TwoCopies;
+
+static bool crosses_groups(CpuDevice *device, const Kernel *kernel) {
+  LayoutId from = kernel->inputs[0], to = kernel->outputs[0];
+  return from != LAYOUT_PLAIN && to != LAYOUT_PLAIN &&
+         cpu_layout_groups(device, from) != cpu_layout_groups(device, to);
+}
+
+static Status prepare_two(CpuDevice *device, Kernel *kernel) {
+  const Tensor *x = kernel->node->inputs[0], *y = kernel->node->outputs[0];
+  TwoCopies *own = vl_allocate(sizeof *own);
+  PrimitiveSpec spec;
+  own->first = own->second = *kernel;
+  kernel->data = own;
+  cpu_reorder_spec(device, x, kernel->inputs[0], x, LAYOUT_PLAIN, &spec);
+  VL_TRY(cpu_primitive_prepare(device, &own->first, &spec, sources));
+  cpu_reorder_spec(device, x, LAYOUT_PLAIN, y, kernel->outputs[0], &spec);
+  VL_TRY(cpu_primitive_prepare(device, &own->second, &spec, sources));
+  own->plain_bytes = vl_dtype_bytes(x->dtype, vector_by_lines(vl_tensor_elements(x)));
+  int64_t scratch = own->first.workspace_bytes;
+  if (scratch < own->second.workspace_bytes) scratch = own->second.workspace_bytes;
+  kernel->workspace_bytes = own->plain_bytes + scratch;
+  return vl_ok();
+}
+
+static Status build_two(CpuDevice *device, Kernel *kernel) {
+  TwoCopies *own = kernel->data;
+  VL_TRY(cpu_primitive_build(device, &own->first));
+  return cpu_primitive_build(device, &own->second);
+}
+
+static Status launch_two(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                         uintptr_t workspace, const LaunchContext *context) {
+  const TwoCopies *own = kernel->data;
+  uintptr_t scratch = workspace + (uintptr_t)own->plain_bytes;
+  VL_TRY(cpu_primitive_launch(&own->first, inputs, &workspace, scratch, context));
+  return cpu_primitive_launch(&own->second, &workspace, outputs, scratch, context);
+}
+
+static void destroy_two(CpuDevice *device, Kernel *kernel) {
+  TwoCopies *own = kernel->data;
+  if (!own) return;
+  cpu_primitive_destroy(device, &own->first);
+  cpu_primitive_destroy(device, &own->second);
+  free(own->first.data);
+  free(own->second.data);
+}
+
+static const CpuOp two_copies = {
+    .name = "copy", .build = build_two, .launch = launch_two, .destroy = destroy_two};
+
 static Status prepare(CpuDevice *device, Kernel *kernel) {
   const Tensor *x = kernel->node->inputs[0], *y = kernel->node->outputs[0];
   OwnCopy copy = {.way = COPY_BYTES};
@@ -112,6 +165,9 @@ static Status prepare(CpuDevice *device, Kernel *kernel) {
     VL_TRY(cpu_channel_view(device, kernel->outputs[0], y, &copy.to));
   } else if (cpu_weight_cast_applies(device, kernel, &copy.weights)) {
     copy.way = COPY_WEIGHTS;
+  } else if (crosses_groups(device, kernel)) {
+    kernel->op = &two_copies;
+    return prepare_two(device, kernel);
   } else {
     PrimitiveSpec spec;
     cpu_reorder_spec(device, x, kernel->inputs[0], y, kernel->outputs[0], &spec);

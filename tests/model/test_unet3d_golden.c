@@ -73,8 +73,8 @@ static void real_net_f32_loss_within_1e_4(void **state) {
   check_f32(truth(state, GROUPED), "stack=vramlab", 0.15);
 }
 
-/* PyTorch's own bf16 weight gradients of the lowest levels are garbage at these sizes (its library reads memory
- * it never wrote), so what they are off by bounds nothing: 0.25 is above all others. */
+/* PyTorch's own bf16 weight gradients of the lowest levels are garbage at these sizes (its library reads
+ * memory it never wrote), so what they are off by bounds nothing: 0.25 is above all others. */
 static void smooth_twin_bf16_within_twice_pytorch(void **state) {
   static const char *const recipes[] = {"amp=bf16", "stack=vramlab amp=bf16"};
   for (size_t i = 0; i < 2; i++) {
