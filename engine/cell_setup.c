@@ -177,6 +177,8 @@ static Status hold_window_sums(Cell *cell) {
   if (bytes == 0) return vl_ok();
   AllocationRequest request = {
       .bytes = bytes, .category = MEMORY_ACTIVATION, .name = "window sums", .scope = "windows"};
+  PlaceCursor cursor = engine_place_begin(cell->heap, bytes);
+  engine_place_next(&cursor, &request);
   return vl_heap_obtain(cell->heap, &request, &cell->window_sums);
 }
 

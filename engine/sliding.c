@@ -142,6 +142,8 @@ static Status obtain_sums(const Run *run, int64_t count, VolumeLogits *sums) {
   } else {
     AllocationRequest request = {
         .bytes = bytes, .category = MEMORY_ACTIVATION, .name = "window sums", .scope = "windows"};
+    PlaceCursor cursor = engine_place_begin(run->heap, bytes);
+    engine_place_next(&cursor, &request);
     if (!device->interface->host_view)
       return vl_error(VL_UNSUPPORTED, "windows are added up on the host with this device: window-sums=host");
     VL_TRY(vl_heap_obtain(run->heap, &request, &sums->block));
