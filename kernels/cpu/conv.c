@@ -6,12 +6,13 @@
  * weights are the library's choice each time, and the weights' gradient keeps the parameter's layout where
  * the library can write it.
  *
- * Layouts decided, own kernels take over what they do faster: conv_pointwise.h, conv_weights.h. Those of few
- * channels a group have wishes of their own: conv_narrow.h. */
+ * Layouts decided, own kernels take over what they do faster: conv_winograd.h, conv_pointwise.h,
+ * conv_weights.h. Those of few channels a group have wishes of their own: conv_narrow.h. */
 #include "kernels/cpu/batch_norm.h"
 #include "kernels/cpu/conv_narrow.h"
 #include "kernels/cpu/conv_pointwise.h"
 #include "kernels/cpu/conv_weights.h"
+#include "kernels/cpu/conv_winograd.h"
 #include "kernels/cpu/cpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -219,65 +220,55 @@ static Status prepare(CpuDevice *device, Kernel *kernel, const PrimitiveKind *ki
   return cpu_primitive_prepare(device, kernel, &spec, sources);
 }
 
-static const CpuOp narrow_forward = {.name = "conv",
-                                     .supports = supports,
-                                     .choose_layouts = choose_forward,
-                                     .prepare = cpu_conv_narrow_prepare,
-                                     .launch = cpu_conv_narrow_launch};
-static const CpuOp narrow_backward_data = {.name = "conv_backward_data",
-                                           .supports = supports,
-                                           .choose_layouts = choose_backward_data,
-                                           .prepare = cpu_conv_narrow_prepare,
-                                           .launch = cpu_conv_narrow_launch};
-static const CpuOp narrow_backward_weights = {.name = "conv_backward_weights",
-                                              .supports = supports,
-                                              .choose_layouts = choose_backward_weights,
-                                              .prepare = cpu_conv_narrow_prepare,
-                                              .launch = cpu_conv_narrow_launch};
+/* ---- Own kernels ---------------------------------------------------------------------------------------------- */
 
-/* Whether `op`, its kind of these, has taken the kernel over. */
-static bool is_narrow(CpuDevice *device, Kernel *kernel, const CpuOp *op) {
-  if (!cpu_conv_narrow_applies(device, kernel)) return false;
-  kernel->op = op;
-  return true;
+/* What takes a kernel over, its layouts chosen. */
+typedef struct OwnKernel {
+  bool (*applies)(CpuDevice *device, const Kernel *kernel);
+  CpuOp op;
+} OwnKernel;
+
+static const OwnKernel by_groups = {
+    cpu_conv_narrow_applies,
+    {.name = "conv by groups", .prepare = cpu_conv_narrow_prepare, .launch = cpu_conv_narrow_launch}};
+static const OwnKernel by_tiles = {
+    cpu_conv_winograd_applies,
+    {.name = "conv by tiles", .prepare = cpu_conv_winograd_prepare, .launch = cpu_conv_winograd_launch}};
+static const OwnKernel by_points = {
+    cpu_conv_pointwise_applies,
+    {.name = "conv by points", .prepare = cpu_conv_pointwise_prepare, .launch = cpu_conv_pointwise_launch}};
+static const OwnKernel by_taps = {
+    cpu_conv_weights_applies,
+    {.name = "conv weights by taps", .prepare = cpu_conv_weights_prepare, .launch = cpu_conv_weights_launch}};
+
+/* The first that applies. */
+static const OwnKernel *const own_outputs[] = {&by_groups, &by_tiles, &by_points};
+static const OwnKernel *const own_weights[] = {&by_groups, &by_tiles, &by_taps};
+
+static bool take_over(CpuDevice *device, Kernel *kernel, const OwnKernel *const *own, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (!own[i]->applies(device, kernel)) continue;
+    kernel->op = &own[i]->op;
+    return true;
+  }
+  return false;
+}
+static bool has_own_outputs(CpuDevice *device, Kernel *kernel) {
+  return take_over(device, kernel, own_outputs, sizeof own_outputs / sizeof *own_outputs);
+}
+static bool has_own_weights(CpuDevice *device, Kernel *kernel) {
+  return take_over(device, kernel, own_weights, sizeof own_weights / sizeof *own_weights);
 }
 
-static const CpuOp own_forward = {.name = "conv",
-                                  .supports = supports,
-                                  .choose_layouts = choose_forward,
-                                  .prepare = cpu_conv_pointwise_prepare,
-                                  .launch = cpu_conv_pointwise_launch};
-
 static Status prepare_forward(CpuDevice *device, Kernel *kernel) {
-  if (has_bias(kernel->node)) return prepare(device, kernel, &forward_kind, forward_sources);
-  if (is_narrow(device, kernel, &narrow_forward)) return cpu_conv_narrow_prepare(device, kernel);
-  if (cpu_conv_pointwise_applies(device, kernel)) {
-    kernel->op = &own_forward;
-    return cpu_conv_pointwise_prepare(device, kernel);
-  }
+  if (!has_bias(kernel->node) && has_own_outputs(device, kernel)) return kernel->op->prepare(device, kernel);
   return prepare(device, kernel, &forward_kind, forward_sources);
 }
 
-static const CpuOp own_backward_data = {.name = "conv_backward_data",
-                                        .supports = supports,
-                                        .choose_layouts = choose_backward_data,
-                                        .prepare = cpu_conv_pointwise_prepare,
-                                        .launch = cpu_conv_pointwise_launch};
-
 static Status prepare_backward_data(CpuDevice *device, Kernel *kernel) {
-  if (is_narrow(device, kernel, &narrow_backward_data)) return cpu_conv_narrow_prepare(device, kernel);
-  if (cpu_conv_pointwise_applies(device, kernel)) {
-    kernel->op = &own_backward_data;
-    return cpu_conv_pointwise_prepare(device, kernel);
-  }
+  if (has_own_outputs(device, kernel)) return kernel->op->prepare(device, kernel);
   return prepare(device, kernel, &backward_data_kind, backward_data_sources);
 }
-
-static const CpuOp own_backward_weights = {.name = "conv_backward_weights",
-                                           .supports = supports,
-                                           .choose_layouts = choose_backward_weights,
-                                           .prepare = cpu_conv_weights_prepare,
-                                           .launch = cpu_conv_weights_launch};
 
 /* Weights gradient of a normalised x where the library computes it: x is normalised into the workspace first.
  */
@@ -330,11 +321,7 @@ static const CpuOp normalised_backward_weights = {
     build_normalised,        launch_normalised, destroy_normalised};
 
 static Status prepare_backward_weights(CpuDevice *device, Kernel *kernel) {
-  if (is_narrow(device, kernel, &narrow_backward_weights)) return cpu_conv_narrow_prepare(device, kernel);
-  if (cpu_conv_weights_applies(device, kernel)) {
-    kernel->op = &own_backward_weights;
-    return cpu_conv_weights_prepare(device, kernel);
-  }
+  if (has_own_weights(device, kernel)) return kernel->op->prepare(device, kernel);
   if (kernel->node->input_count > CONV_WEIGHTS_MEAN) {
     kernel->op = &normalised_backward_weights;
     return prepare_normalised(device, kernel);

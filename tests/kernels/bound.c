@@ -165,6 +165,37 @@ static Node without_differences(const Node *node) {
   return copy;
 }
 
+/* ---- 3x3 convolutions that may be computed by F(2x2, 3x3) ------------------------------------------------ */
+
+/* README.md derives both. */
+static const double window_factors[3][3] = {{1, 1, 2}, {1, 1, 1}, {2, 1, 1}};
+enum { TRANSFORM_ROUNDINGS = 10 };
+
+/* The weights, or their gradient, of a convolution in f32 that keeps its size under a window of 3x3. */
+static const Tensor *window_of_3x3(const Node *node) {
+  bool gradient = strcmp(node->op->name, "conv_backward_weights") == 0;
+  if (!gradient && strncmp(node->op->name, "conv", 4) != 0) return NULL;
+  if (strcmp(node->op->name, "conv_transpose") == 0) return NULL;
+  const Tensor *window = gradient ? node->outputs[0] : node->inputs[1];
+  if (!window || node->inputs[0]->dtype != DTYPE_F32 || node->params.groups > 1 || window->rank < 4)
+    return NULL;
+  for (int32_t i = window->rank - 2; i < window->rank; i++)
+    if (window->shape[i] != 3 || node->params.stride[i - 2] != 1 || node->params.padding[i - 2] != 1)
+      return NULL;
+  return window;
+}
+
+/* T w T^T of every window, T the factors. */
+static void widen_windows(const Tensor *window, double *values) {
+  for (int64_t w = 0; w < vl_tensor_elements(window); w += 9) {
+    double wide[3][3] = {{0}};
+    for (int32_t e = 0; e < 81; e++)
+      wide[e / 27][e / 9 % 3] += window_factors[e / 27][e / 3 % 3] * window_factors[e / 9 % 3][e % 3] *
+                                 values[w + e / 3 % 3 * 3 + e % 3];
+    memcpy(values + w, wide, sizeof wide);
+  }
+}
+
 static Status linear_bounds(const LinearOp *op, const Node *node, double *const *inputs,
                             double *const *outputs, double *const *bounds, const LaunchContext *context) {
   Node magnitude = without_differences(node);
@@ -183,10 +214,14 @@ static Status linear_bounds(const LinearOp *op, const Node *node, double *const 
       absolute[i][e] = keeps_index && i == 1 ? inputs[i][e] : sign * fabs(inputs[i][e]);
     }
   }
+  const Tensor *window = window_of_3x3(node);
+  if (window && window == node->inputs[1]) widen_windows(window, absolute[1]);
   Status status = vl_reference_compute(&magnitude, absolute, bounds, &plain);
+  if (window && window == node->outputs[0]) widen_windows(window, bounds[0]);
   for (int32_t i = 0; i < node->input_count; i++)
     free(absolute[i]);
-  double roundings = sum_roundings(op->terms(node)) + other_roundings(op, node);
+  double roundings =
+      sum_roundings(op->terms(node)) + other_roundings(op, node) + (window ? TRANSFORM_ROUNDINGS : 0);
   for (int32_t k = 0; k < node->output_count; k++) {
     if (!node->outputs[k]) continue;
     DType dtype = node->outputs[k]->dtype;
