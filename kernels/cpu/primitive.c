@@ -192,8 +192,9 @@ static Status make(CpuDevice *device, const PrimitiveSpec *spec, const Node *nod
   }
 }
 
-Status cpu_primitive_find(CpuDevice *device, const PrimitiveSpec *spec, const Node *node,
-                          Primitive **primitive) {
+/* The primitive of a spec, made unless it is there already. */
+static Status find_or_make(CpuDevice *device, const PrimitiveSpec *spec, const Node *node,
+                           Primitive **primitive) {
   PrimitiveCache *cache = device->primitives;
   CacheEntry *entry = *find_slot(cache, spec, hash_spec(spec));
   if (entry) {
@@ -212,6 +213,30 @@ Status cpu_primitive_find(CpuDevice *device, const PrimitiveSpec *spec, const No
     decided.operands[i].layout = made->layouts[i];
   insert(cache, &decided, made, false);
   *primitive = made;
+  return vl_ok();
+}
+
+/* Where a dimension is 1 several formats are the same memory, and asked for under another's name the library
+ * may only have its reference code. Left to itself it says which it knows: NULL when that is other memory. */
+static Primitive *find_same_memory(CpuDevice *device, const PrimitiveSpec *spec, const Node *node) {
+  for (int64_t i = 0; i < spec->operand_count; ++i) {
+    PrimitiveSpec free = *spec;
+    Primitive *other = NULL;
+    if (spec->operands[i].layout == LAYOUT_ANY || spec->operands[i].transposed) continue;
+    free.operands[i].layout = LAYOUT_ANY;
+    Status status = find_or_make(device, &free, node, &other);
+    if (status.code == VL_OK && !other->is_reference && other->layouts[i] == spec->operands[i].layout)
+      return other;
+  }
+  return NULL;
+}
+
+Status cpu_primitive_find(CpuDevice *device, const PrimitiveSpec *spec, const Node *node,
+                          Primitive **primitive) {
+  VL_TRY(find_or_make(device, spec, node, primitive));
+  if (!(*primitive)->is_reference) return vl_ok();
+  Primitive *other = find_same_memory(device, spec, node);
+  if (other) *primitive = other;
   return vl_ok();
 }
 
