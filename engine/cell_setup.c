@@ -186,8 +186,8 @@ Status cell_set_up(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
   cell->stage = "setup";
-  VL_TRY(vl_recipe_check_mode(&cell->recipe, !spec->inference));
   VL_TRY(open_device(cell));
+  VL_TRY(vl_recipe_check_mode(&cell->recipe, !spec->inference));
   Program program;
   int64_t start_ns = vl_monotonic_ns();
   VL_TRY(cell_build_program(cell, &cell->recipe, !spec->inference, spec->micro_batch, &program));

@@ -134,10 +134,11 @@ static void add_table(Document *document, const Answer *answer) {
   vl_format_bytes(spec->capacity_bytes, capacity, sizeof capacity);
   for (int32_t i = 0; i < fit->rung_count; i++)
     shown += is_shown(&fit->rungs[i]);
-  Passage *table = vl_document_add(
-      document, PASSAGE_TABLE, true,
-      vl_document_format(document, "%s, %lld samples a step, under %s, predicted for %s", spec->case_name,
-                         (long long)spec->micro_batch, capacity, fit->device));
+  Passage *table =
+      vl_document_add(document, PASSAGE_TABLE, true,
+                      vl_document_format(document, "%s %s, %lld samples a step, under %s, predicted for %s",
+                                         spec->case_name, spec->inference ? "inference" : "training",
+                                         (long long)spec->micro_batch, capacity, fit->device));
   vl_document_table(document, table, columns, COLUMNS, shown);
   for (int32_t i = 0, row = 0; i < fit->rung_count; i++)
     if (is_shown(&fit->rungs[i])) fill_row(document, answer, &fit->rungs[i], table->rows[row++]);

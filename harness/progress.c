@@ -19,7 +19,7 @@ void vl_cell_label(const SuiteCell *cell, char *label, size_t size) {
   if (cell->max_batch)
     snprintf(batch, sizeof batch, "largest batch");
   else if (*spec->queue)
-    snprintf(batch, sizeof batch, "queue %.40s", spec->queue);
+    snprintf(batch, sizeof batch, "queue %.36s%s", spec->queue, strlen(spec->queue) > 36 ? "..." : "");
   else
     snprintf(batch, sizeof batch, "batch %" PRId64,
              spec->global_batch > 0 ? spec->global_batch : spec->micro_batch * accumulate);

@@ -186,6 +186,43 @@ static void shape_row(Document *document, const json_t *record, const json_t *sh
   if (timed && isfinite(rate)) cells[10] = vl_document_format(document, "%.2f", rate);
 }
 
+static void queue_row(Document *document, const json_t *record, const char **cells) {
+  int64_t capacity = vl_record_integer(record, "capacity_bytes"), batches = 0;
+  json_t *shapes = json_object_get(record, "shapes"), *shape;
+  size_t i;
+  json_array_foreach(shapes, i, shape) batches += vl_record_integer(shape, "batches");
+  double ratio = vl_record_real(record, "reserved_over_allocated"), pass_s = vl_record_real(record, "step_s"),
+         rate = vl_record_real(record, "samples_per_s");
+  cells[0] = workload_name(document, record);
+  cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
+  cells[2] = vl_record_is_predicted(record) ? "predicted" : "measured";
+  cells[3] = capacity > 0 ? vl_document_gib(document, capacity) : "none";
+  cells[4] = vl_document_format(document, "%lld", (long long)batches);
+  cells[5] = vl_document_gib(document, field_or_status(record, "needed_bytes"));
+  cells[6] = vl_document_gib(document, field_or_status(record, "peak_allocated_bytes"));
+  if (isfinite(ratio)) cells[7] = vl_document_format(document, "%.3f", ratio);
+  if (!vl_record_is_emulated(record) && isfinite(pass_s))
+    cells[8] = vl_document_format(document, "%.4g", pass_s);
+  if (isfinite(rate)) cells[9] = vl_document_format(document, "%.2f", rate);
+}
+
+/* What queues needed in all. */
+static void report_whole_queues(Document *document, const RecordSet *records) {
+  static const TableColumn columns[] = {
+      {"workload", "", false},         {"recipe", "", false},
+      {"numbers are", "", false},      {"capacity", "GiB", true},
+      {"batches", "", true},           {"needed", "GiB", true},
+      {"peak allocated", "GiB", true}, {"reserved over allocated", "", true},
+      {"a pass", "s", true},           {"samples", "1/s", true}};
+  int32_t count = 0, row = 0;
+  for (int32_t i = 0; i < records->count; i++)
+    count += shapes_of(records->records[i]) > 0;
+  Passage *passage = vl_document_add(document, PASSAGE_TABLE, false, "What a pass over the queue needed");
+  vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), count);
+  for (int32_t i = 0; i < records->count; i++)
+    if (shapes_of(records->records[i]) > 0) queue_row(document, records->records[i], passage->rows[row++]);
+}
+
 void vl_report_queues(Document *document, const RecordSet *records) {
   static const TableColumn columns[] = {
       {"workload", "", false}, {"recipe", "", false},           {"numbers are", "", false},
@@ -197,6 +234,7 @@ void vl_report_queues(Document *document, const RecordSet *records) {
     count += (int32_t)shapes_of(records->records[i]);
   if (count == 0) return;
   vl_document_add(document, PASSAGE_HEADING, false, "Queues of several sizes");
+  report_whole_queues(document, records);
   Passage *passage = vl_document_add(document, PASSAGE_TABLE, false, "What each size of sample needed");
   vl_document_table(document, passage, columns, sizeof(columns) / sizeof(columns[0]), count);
   for (int32_t i = 0; i < records->count; i++) {

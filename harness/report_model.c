@@ -313,10 +313,11 @@ static void add_place_and_next(Document *document, const ReportInput *input, con
   const json_t *best = comparison->count > 0 ? best_of(comparison) : NULL;
   const char *suite = input->head != NULL ? vl_record_text(input->head, "suite") : NULL;
   const char *command = "vramlab claims --all";
-  if (best != NULL)
-    command = vl_document_format(document, "vramlab max-batch --case %s --recipe \"%s\" --capacity 16GiB",
+  if (best != NULL && vl_record_text(best, "queue") == NULL) /* which are of one size */
+    command = vl_document_format(document, "vramlab max-batch --case %s --recipe \"%s\" --capacity 16GiB%s",
                                  text_or(vl_record_text(best, "case"), "resnet50"),
-                                 text_or(vl_record_text(best, "recipe"), "baseline"));
+                                 text_or(vl_record_text(best, "recipe"), "baseline"),
+                                 vl_record_flag(best, "inference") ? " --infer" : "");
   if (suite != NULL && strcmp(suite, "quick") == 0) command = "vramlab run resnet-growth";
   vl_document_add(document, PASSAGE_COMMAND, true, command);
 }

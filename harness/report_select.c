@@ -171,6 +171,13 @@ static void add_cell(const json_t **list, int32_t *count, const RecordSet *cells
   if (*count < VL_MAX_RECIPES) list[(*count)++] = typical(cells, record);
 }
 
+/* Under a capacity a cell is another question, but where a queue's batches are made to fit it. */
+static bool has_comparable_capacity(const json_t *record, const json_t *like) {
+  int64_t capacity = vl_record_integer(record, "capacity_bytes");
+  return vl_record_text(like, "queue") != NULL ? capacity == vl_record_integer(like, "capacity_bytes")
+                                               : capacity <= 0;
+}
+
 /* All cells of `like`'s device and batch. */
 static void gather(const RecordSet *cells, const json_t *like, Comparison *comparison) {
   memset(comparison, 0, sizeof(*comparison));
@@ -178,7 +185,7 @@ static void gather(const RecordSet *cells, const json_t *like, Comparison *compa
   for (int32_t i = 0; i < cells->count; i++) {
     const json_t *record = cells->records[i];
     if (vl_record_batch(record) != comparison->batch || !vl_same_device(record, like)) continue;
-    if (vl_record_integer(record, "capacity_bytes") > 0) continue;
+    if (!has_comparable_capacity(record, like)) continue;
     if (vl_record_is_peer(record))
       add_cell(comparison->peers, &comparison->peer_count, cells, record);
     else
