@@ -93,11 +93,10 @@ static Status run_under(const ReplaySet *set, const ReplayPolicy *policy, int64_
  * reserved without a limit. Taken as if what runs in less runs in more, which holds but for freaks of a
  * policy; the answer itself was run. */
 static Status find_least(const ReplaySet *set, Replay *row) {
-  int64_t low = set->peak.bytes - 1, high = row->result.statistics.reserved.peak_bytes;
   row->least = row->result;
   if (set->capacity_bytes > 0) VL_TRY(run_under(set, row->policy, 0, &row->least));
   if (row->least.failed_event >= 0) return vl_ok();
-  high = row->least.statistics.reserved.peak_bytes;
+  int64_t low = set->peak.bytes - 1, high = row->least.statistics.reserved.peak_bytes;
   int64_t granule = high / 256 > 2 * MIB ? high / 256 : 2 * MIB;
   while (high - low > granule) {
     ReplayResult result;
@@ -302,6 +301,7 @@ static void print_settings(const ReplaySet *set, FILE *out) {
       separator = ",";
     }
   if (separator[0] == ',') fputc('\n', out);
+  fputs("garbage_collection_threshold takes effect after torch.cuda.set_per_process_memory_fraction\n", out);
 }
 
 void vl_replay_print(const ReplaySet *set, FILE *out) {
