@@ -99,25 +99,28 @@ static bool repeats(const StepPlaces *places, int64_t micro_batch) {
   return true;
 }
 
+/* Whether all micro-batches between the second and the last repeat the second. Only then may they be left
+ * out: nothing that begins in one of them lives on into another. */
+static bool all_repeat(const StepPlaces *places) {
+  for (int64_t i = 1; i + 1 < places->micro_batch_count; i++)
+    if (!repeats(places, i)) return false;
+  return places->micro_batch_count > 2;
+}
+
 /* What only repeats is left out and lies where its model does: the more micro-batches, the less to be gained
  * by looking at each. Returns how many lifetimes are left; model[i] is the one of them that i lies with. */
 static int64_t leave_out_repetitions(const StepPlaces *places, Lifetime *left, int64_t *model) {
-  int64_t count = 0, micro_batch = 0;
+  const MicroBatch *second = places->micro_batches;
+  int64_t count = 0, from = places->count, to = places->count, period = 0;
+  if (all_repeat(places)) {
+    from = second[1].block;
+    to = second[places->micro_batch_count - 1].block;
+    period = from - second->block;
+  }
   for (int64_t i = 0; i < places->count; i++) {
-    while (micro_batch < places->micro_batch_count && places->micro_batches[micro_batch].block == i) {
-      bool has_end = micro_batch + 1 < places->micro_batch_count;
-      if (micro_batch == 0 || !has_end || !repeats(places, micro_batch)) {
-        micro_batch++;
-        continue;
-      }
-      int64_t begin = places->micro_batches[0].block, blocks = places->micro_batches[++micro_batch].block - i;
-      for (int64_t k = 0; k < blocks; k++)
-        model[i + k] = model[begin + k];
-      i += blocks;
-    }
-    if (i == places->count) break;
-    left[count] = places->lifetimes[i];
-    model[i] = count++;
+    bool repeated = i >= from && i < to;
+    if (!repeated) left[count] = places->lifetimes[i];
+    model[i] = repeated ? model[i - period] : count++;
   }
   return count;
 }

@@ -123,10 +123,11 @@ static void step_at_capacity(const char *recipe, int64_t capacity_bytes, Failure
 }
 
 /* Every capacity from what the start takes to what a step takes: fails, in forward or backward, and then
- * runs; nothing is held after either. Recomputation has its peak in backward, the baseline in forward. */
+ * runs; nothing is held after either. Recomputation has its peak in backward, the baseline in forward;
+ * planned places are refused before the first of them is used. */
 static void steps_fail_cleanly_at_every_capacity_f1(void **state) {
   (void)state;
-  static const char *const recipes[] = {"baseline", "checkpoint=1 recompute=norm"};
+  static const char *const recipes[] = {"baseline", "checkpoint=1 recompute=norm", "allocator=planned"};
   Failures failures = {0};
   for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
     int64_t need_bytes = peak_reserved_of(16, recipes[i]), capacity_bytes = 4 * mib_bytes;
