@@ -34,13 +34,14 @@ static void use(Account *account, const Storage *storage, int32_t at) {
   account->last_use[storage->id] = at;
 }
 
-static void use_later(Account *account, const Storage *storage, int32_t at) {
+/* What is read to make something again can go before the node that this is made for. */
+static void use_later(Account *account, const Storage *storage, int32_t at, bool repeats) {
   int32_t *next_use = &account->next_use[storage->id];
-  reach(&account->kept[storage->id], at);
+  reach(&account->kept[storage->id], repeats ? at - 1 : at);
   if (*next_use < 0 || at < *next_use) *next_use = at;
 }
 
-static void need(Account *account, const Tensor *tensor, int32_t at);
+static void need(Account *account, const Tensor *tensor, int32_t at, bool repeats);
 
 /* What it takes to make a node's outputs again as part of its segment. */
 static void replay(Account *account, const Node *node) {
@@ -53,16 +54,16 @@ static void replay(Account *account, const Node *node) {
     if (is_dropped(input) && input->producer->checkpoint_segment == node->checkpoint_segment)
       replay(account, input->producer);
     else
-      need(account, input, at);
+      need(account, input, at, true);
   }
 }
 
-/* A node at `at`, in backward or made again there, reads the tensor. */
-static void need(Account *account, const Tensor *tensor, int32_t at) {
+/* A node at `at`, in backward or made again for it, reads the tensor. */
+static void need(Account *account, const Tensor *tensor, int32_t at, bool repeats) {
   tensor = shown(tensor);
   const Storage *storage = tensor->storage;
   if (!is_dropped(tensor)) {
-    use_later(account, storage, at);
+    use_later(account, storage, at, repeats);
     return;
   }
   const Node *producer = tensor->producer;
@@ -78,7 +79,7 @@ static void need(Account *account, const Tensor *tensor, int32_t at) {
     return;
   }
   for (int32_t i = 0; first && i < producer->input_count; i++)
-    if (producer->inputs[i]) need(account, producer->inputs[i], at);
+    if (producer->inputs[i]) need(account, producer->inputs[i], at, true);
 }
 
 static void visit(Account *account, const Node *node) {
@@ -88,10 +89,15 @@ static void visit(Account *account, const Node *node) {
     if (forward)
       use(account, node->inputs[i]->storage, node->position);
     else
-      need(account, node->inputs[i], node->position);
+      need(account, node->inputs[i], node->position, false);
   }
-  for (int32_t i = 0; i < node->output_count; i++)
-    if (node->outputs[i]) (forward ? use : use_later)(account, node->outputs[i]->storage, node->position);
+  for (int32_t i = 0; i < node->output_count; i++) {
+    if (!node->outputs[i]) continue;
+    if (forward)
+      use(account, node->outputs[i]->storage, node->position);
+    else
+      use_later(account, node->outputs[i]->storage, node->position, false);
+  }
 }
 
 static void walk(Account *account) {

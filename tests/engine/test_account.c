@@ -322,6 +322,15 @@ static const char *const recipes_of_resnet[] = {"baseline",
                                                 "offload=activations+optimizer",
                                                 NULL};
 
+static const char *const recipes_of_unet[] = {"baseline",
+                                              "amp=bf16",
+                                              "checkpoint=1",
+                                              "checkpoint=2 offload=activations",
+                                              "offload=activations+optimizer",
+                                              "stack=vramlab amp=bf16 recompute=norm update=in-backward",
+                                              "stack=vramlab recompute=norm offload=activations+optimizer",
+                                              NULL};
+
 static void bert_holds_its_parts(void **state) {
   (void)state;
   check_cells("bert-base", "sequence=128", (const int64_t[]){8, 64, 0}, recipes_of_bert);
@@ -333,6 +342,11 @@ static void resnet50_holds_its_parts(void **state) {
   check_cells("resnet50", "size=224", (const int64_t[]){8, 64, 0}, recipes_of_resnet);
 }
 
+static void unet3d_holds_its_parts(void **state) {
+  (void)state;
+  check_cells("unet3d", "size=64", (const int64_t[]){2, 8, 0}, recipes_of_unet);
+}
+
 int main(int argc, char **argv) {
   const struct CMUnitTest measured[] = {cmocka_unit_test(measured_cells_hold_their_parts)};
   const struct CMUnitTest tests[] = {
@@ -340,6 +354,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(resnet50_saves_what_its_formula_says),
       cmocka_unit_test(bert_holds_its_parts),
       cmocka_unit_test(resnet50_holds_its_parts),
+      cmocka_unit_test(unet3d_holds_its_parts),
   };
   if (argc > 1 && strcmp(argv[1], "cpu") == 0) return cmocka_run_group_tests(measured, NULL, NULL);
   return cmocka_run_group_tests(tests, NULL, NULL);
