@@ -111,6 +111,14 @@ static Status supports(CpuDevice *device, const Node *node) {
   return vl_ok();
 }
 
+/* Other ops know what the library likes for a convolution's data. Groups of four channels it would have in
+ * blocks of four. */
+static bool is_known(CpuDevice *device, const Primitive *primitive) {
+  LayoutId data = primitive->layouts[DATA], result = primitive->layouts[RESULT];
+  return (data == LAYOUT_PLAIN || cpu_layout_is_activation(device, data)) &&
+         (result == LAYOUT_PLAIN || cpu_layout_is_activation(device, result));
+}
+
 /* Takes the first of the candidates that the library computes with more than its reference code; when there
  * is none, the first it computes at all. */
 static Status choose(CpuDevice *device, const Node *node, const PrimitiveKind *kind, const int32_t *sources,
@@ -123,6 +131,9 @@ static Status choose(CpuDevice *device, const Node *node, const PrimitiveKind *k
     fill_spec(node, kind, sources, candidates[i], &spec);
     status = cpu_primitive_find(device, &spec, node, &primitive);
     if (status.code != VL_OK && status.code != VL_UNSUPPORTED) return status;
+    if (status.code == VL_OK && !is_known(device, primitive))
+      status = vl_error(VL_UNSUPPORTED, "cpu: the library wants %s of %s in %s", node->op->name, node->scope,
+                        cpu_layout_name(device, primitive->layouts[DATA]));
     if (status.code == VL_OK && (!chosen || !primitive->is_reference)) chosen = primitive;
   }
   if (!chosen) return status;
@@ -141,18 +152,23 @@ static LayoutId wish(CpuDevice *device, LayoutId layout) {
 static Status choose_forward(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
   if (cpu_conv_narrow_choose(device, node, inputs, outputs)) return vl_ok();
   LayoutId x = wish(device, inputs[0]), y = wish(device, outputs[0]);
+  LayoutId last = cpu_layout_channels_last(device, node->inputs[0]->rank);
   LayoutId candidates[][OPERANDS] = {{x, LAYOUT_ANY, y != LAYOUT_ANY ? y : x},
                                      {x, LAYOUT_ANY, LAYOUT_ANY},
-                                     {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY}};
-  return choose(device, node, &forward_kind, forward_sources, candidates, 3, inputs, outputs);
+                                     {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY},
+                                     {last, LAYOUT_ANY, last}};
+  return choose(device, node, &forward_kind, forward_sources, candidates, 4, inputs, outputs);
 }
 
 static Status choose_backward_data(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
   if (cpu_conv_narrow_choose(device, node, inputs, outputs)) return vl_ok();
   LayoutId dy = wish(device, inputs[0]), dx = outputs[0] != LAYOUT_ANY ? outputs[0] : dy;
-  LayoutId candidates[][OPERANDS] = {
-      {dx, LAYOUT_ANY, dy}, {LAYOUT_ANY, LAYOUT_ANY, dy}, {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY}};
-  return choose(device, node, &backward_data_kind, backward_data_sources, candidates, 3, inputs, outputs);
+  LayoutId last = cpu_layout_channels_last(device, node->inputs[0]->rank);
+  LayoutId candidates[][OPERANDS] = {{dx, LAYOUT_ANY, dy},
+                                     {LAYOUT_ANY, LAYOUT_ANY, dy},
+                                     {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY},
+                                     {last, LAYOUT_ANY, last}};
+  return choose(device, node, &backward_data_kind, backward_data_sources, candidates, 4, inputs, outputs);
 }
 
 /* Weight gradients of volumes less deep than the window, in bf16 and in blocks, are wrong in oneDNN 3.2: of
@@ -167,6 +183,7 @@ static Status choose_backward_weights(CpuDevice *device, const Node *node, Layou
                                       LayoutId *outputs) {
   if (cpu_conv_narrow_choose(device, node, inputs, outputs)) return vl_ok();
   LayoutId x = inputs[0], dy = inputs[1], dw = outputs[0], family = wish(device, dy);
+  LayoutId last = cpu_layout_channels_last(device, node->inputs[0]->rank);
   for (int32_t i = CONV_WEIGHTS_MEAN; i < node->input_count; i++)
     inputs[i] = LAYOUT_PLAIN;
   LayoutId plain[][OPERANDS] = {{LAYOUT_PLAIN, LAYOUT_ANY, LAYOUT_PLAIN}};
@@ -176,8 +193,9 @@ static Status choose_backward_weights(CpuDevice *device, const Node *node, Layou
                                      {x, LAYOUT_ANY, dy},
                                      {family, dw, family},
                                      {family, LAYOUT_ANY, family},
-                                     {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY}};
-  return choose(device, node, &backward_weights_kind, backward_weights_sources, candidates, 5, inputs,
+                                     {LAYOUT_ANY, LAYOUT_ANY, LAYOUT_ANY},
+                                     {last, LAYOUT_ANY, last}};
+  return choose(device, node, &backward_weights_kind, backward_weights_sources, candidates, 6, inputs,
                 outputs);
 }
 

@@ -44,8 +44,26 @@ class Cells(ProgramTest):
         record = strict_json(self.run_program("plan", *SMALL, "--recipe", "groups=4", "--json", code=1).stdout)
         self.assertEqual(record["status"], "unsupported")
         self.assertIn("case resnet50 has no argument groups", record["error"])
+        unet = ["plan", "--case", "unet3d", "--set", "size=32"]
+        self.refuses(*unet, "--recipe", "groups=3", says=["groups=3", "input 32 and output 32"])
+        self.refuses(*unet, "--set", "groups=2", "--recipe", "groups=4", says=["groups is set to 2", "groups=4"])
         suite = self.suite("name: grouped\ncells:\n  - case: resnet50\n    batch: 2\n    recipe: groups=0\n")
         self.refuses("plan", suite, says=["suite.yaml", "groups"])
+
+    def test_groups_are_divided_once_e2(self):
+        plans = [strict_json(self.run_program("plan", "--case", "unet3d", "--recipe", f"groups={groups}", "--json").stdout)
+                 for groups in (1, 4)]
+        self.assertEqual([plan["params"] for plan in plans], [16544163, 4890531])
+        self.assertEqual(plans[1]["preserves"], "different-model")
+        # What is not grouped (the first convolution, those of windows without overlap, the head) stays as it is.
+        self.assertTrue(3 < plans[0]["flops_per_step"] / plans[1]["flops_per_step"] < 4)
+
+    def test_groups_run_on_every_instruction_set(self):
+        for recipe, sets in (("groups=4 stack=vramlab", ("ALL", "AVX2")), ("groups=4 amp=bf16", ("ALL", "AVX512_CORE"))):
+            records = [strict_json(self.run_program("run", "--case", "unet3d", "--set", "size=32", "--steps", "1", "--recipe",
+                                                    recipe, "--json", ONEDNN_MAX_CPU_ISA=isa).stdout) for isa in sets]
+            for a, b in zip(*(record["losses"] for record in records)):
+                self.assertAlmostEqual(a, b, delta=1e-3)
 
     def test_accumulation_divides_the_batch_f4(self):
         bert = ["--case", "bert-base", "--set", "sequence=16", "--set", "layers=1", "--set", "hidden=32", "--set", "heads=4",
