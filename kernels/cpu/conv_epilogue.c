@@ -1,8 +1,14 @@
 /* A convolution with bias, residual addition and ReLU on oneDNN, which adds and clips each sum as it is made
  * (post-ops). The residual is what the result's memory holds: where a pass has not put one over the other, it
- * is copied there first. Layouts as in conv.c: activations stay in the family they come in. */
+ * is copied there first. Layouts as in conv.c: activations stay in the family they come in.
+ *
+ * Where an own kernel makes the sums in about half the library's time (conv_winograd.h, conv_narrow.h) it
+ * makes these too, and bias and ReLU follow in a pass over the result; not beside a residual, which would
+ * have to be kept. */
+#include "kernels/cpu/batch_norm.h"
+#include "kernels/cpu/conv_narrow.h"
+#include "kernels/cpu/conv_winograd.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vector.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -101,7 +107,23 @@ static LayoutId wish(CpuDevice *device, LayoutId layout) {
   return cpu_layout_is_activation(device, layout) ? layout : LAYOUT_ANY;
 }
 
+/* The convolution alone. */
+static Node bare_node(const Node *node) {
+  Node bare = *node;
+  bare.op = vl_op_find("conv");
+  bare.input_count = INPUT_BIAS;
+  return bare;
+}
+
+static bool choose_own(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  Node bare = bare_node(node);
+  if (has_residual(node) || !cpu_conv_narrow_choose(device, &bare, inputs, outputs)) return false;
+  inputs[INPUT_BIAS] = LAYOUT_PLAIN;
+  return true;
+}
+
 static Status choose(CpuDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
+  if (choose_own(device, node, inputs, outputs)) return vl_ok();
   LayoutId x = wish(device, inputs[0]), y = wish(device, outputs[0]);
   if (y == LAYOUT_ANY && has_residual(node)) y = wish(device, inputs[INPUT_RESIDUAL]);
   LayoutId candidates[][BIAS] = {{x, LAYOUT_ANY, y != LAYOUT_ANY ? y : x},
@@ -190,7 +212,96 @@ static void destroy_adding(CpuDevice *device, Kernel *kernel) {
 static const CpuOp adding_op = {"conv_epilogue", supports,      choose,        prepare_adding,
                                 build_adding,    launch_adding, destroy_adding};
 
+/* ---- After an own kernel ------------------------------------------------------------------------------------ */
+
+extern const CpuOp cpu_op_conv;
+
+typedef struct Following {
+  Node node;   /* the convolution alone */
+  Kernel sums; /* of it; its op is the own one */
+  ChannelView y;
+} Following;
+
+/* Whether an own kernel makes these sums, worth a pass more. */
+static bool takes_over(CpuDevice *device, const Kernel *kernel, Following *own) {
+  own->node = bare_node(kernel->node);
+  own->sums = *kernel;
+  own->sums.node = &own->node;
+  own->sums.op = &cpu_op_conv;
+  return !has_residual(kernel->node) &&
+         (cpu_conv_narrow_applies(device, &own->sums) || cpu_conv_winograd_applies(device, &own->sums));
+}
+
+static Status prepare_following(CpuDevice *device, Kernel *kernel) {
+  Following *own = vl_allocate(sizeof *own);
+  (void)takes_over(device, kernel, own);
+  kernel->data = own;
+  VL_TRY(cpu_op_conv.prepare(device, &own->sums));
+  VL_TRY(cpu_channel_view(device, kernel->outputs[0], kernel->node->outputs[0], &own->y));
+  kernel->workspace_bytes = 4 * batch_norm_coefficients(&own->y) + own->sums.workspace_bytes;
+  memcpy(kernel->implementation, own->sums.implementation, sizeof kernel->implementation);
+  return vl_ok();
+}
+
+/* As a norm's: no mean, a scale of 1, and zero in the padding. */
+static BatchNormCoefficients fill_coefficients(const ChannelView *view, VectorArray bias, Range channels,
+                                               float *to) {
+  int64_t padded = vector_by_lines(vector_channels(view));
+  for (int64_t c = channels.begin; c < channels.end; c++) {
+    to[c] = 0.0F;
+    to[padded + c] = c < view->channels ? 1.0F : 0.0F;
+    to[2 * padded + c] = c < view->channels ? vector_element(bias, c) : 0.0F;
+  }
+  return (BatchNormCoefficients){to, to + padded, to + 2 * padded};
+}
+
+static void add_bias(const Kernel *kernel, const ChannelView *view, VectorArray bias, VectorArray y,
+                     float *coefficients) {
+  BatchNormRelu relu = batch_norm_relu(kernel->node->params.relu != 0, 0.0);
+  VectorArray none = {NULL, DTYPE_F32};
+  int32_t wanted = vector_threads(kernel, view->n * view->spatial * vector_channels(view));
+#pragma omp parallel num_threads(wanted) if (wanted > 1)
+  {
+    int32_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    Range channels = vector_share(vector_channels(view), threads, thread);
+    BatchNormCoefficients all = fill_coefficients(view, bias, channels, coefficients);
+#pragma omp barrier
+    VectorPart part = {{0, view->channel_blocks}, vector_share(view->n * view->spatial, threads, thread)};
+    batch_norm_normalise(view, all, y, y, none, relu, part);
+  }
+}
+
+static Status launch_following(const Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                               uintptr_t workspace, const LaunchContext *context) {
+  const Following *own = kernel->data;
+  uintptr_t of_sums = workspace + (uintptr_t)(4 * batch_norm_coefficients(&own->y));
+  VL_TRY(own->sums.op->launch(&own->sums, inputs, outputs, of_sums, context));
+  add_bias(kernel, &own->y, vector_input(kernel, inputs, INPUT_BIAS), vector_output(kernel, outputs, 0),
+           (float *)workspace);
+  return vl_ok();
+}
+
+static Status build_following(CpuDevice *device, Kernel *kernel) {
+  Following *own = kernel->data;
+  return own->sums.op->build ? own->sums.op->build(device, &own->sums) : vl_ok();
+}
+
+static void destroy_following(CpuDevice *device, Kernel *kernel) {
+  Following *own = kernel->data;
+  if (!own) return;
+  if (own->sums.op->destroy) own->sums.op->destroy(device, &own->sums);
+  free(own->sums.data);
+}
+
+static const CpuOp following_op = {"conv_epilogue", supports,         choose,           prepare_following,
+                                   build_following, launch_following, destroy_following};
+
 static Status prepare(CpuDevice *device, Kernel *kernel) {
+  Following own;
+  if (takes_over(device, kernel, &own)) {
+    kernel->op = &following_op;
+    return prepare_following(device, kernel);
+  }
   if (!has_residual(kernel->node)) return prepare_primitive(device, kernel);
   kernel->op = &adding_op;
   return prepare_adding(device, kernel);

@@ -148,9 +148,10 @@ static bool normalises(const Node *node) {
 }
 
 /* A weight gradient that normalises x reads what batch_norm_apply would make, rounded to x's dtype. The bias
- * of a transposed convolution may be added to what was rounded already. */
+ * of a transposed convolution, and of one with an epilogue, may be added to what was rounded already. */
 static double other_roundings(const LinearOp *op, const Node *node) {
-  bool adds_bias = strcmp(node->op->name, "conv_transpose") == 0 && node->input_count > 2;
+  bool adds_bias = strcmp(node->op->name, "conv_epilogue") == 0 ||
+                   (strcmp(node->op->name, "conv_transpose") == 0 && node->input_count > 2);
   if (adds_bias) return op->others + 1.001 * roundoff_of(node->outputs[0]->dtype) / f32_roundoff;
   if (!normalises(node)) return op->others;
   return op->others + 8.0 + 1.001 * roundoff_of(node->inputs[0]->dtype) / f32_roundoff;
