@@ -103,12 +103,12 @@ static void show(const Graph *graph, const Node *slice) {
 static Status check(const Program *program, const char *value, const Recipe *recipe) {
   (void)program;
   (void)recipe;
-  return optimization_one_of(&optimization_concat, value, "in-place");
+  return optimization_one_of(&optimization_concat, value, "in-place, copy");
 }
 
 static Status apply(Program *program, const char *value, const Target *target) {
-  (void)value;
   (void)target;
+  if (strcmp(value, "copy") == 0) return vl_ok();
   const Graph *graph = program->graph;
   for (int32_t i = 0; i < graph->node_count; i++) {
     const Node *node = graph->nodes[i];
@@ -123,10 +123,10 @@ const Optimization optimization_concat = {
     .name = "concat",
     .also_called = "zero-copy concatenation, skip connections without copies, shared memory concat",
     .turn_on = "no equivalent (torch.cat copies)",
-    .values = "in-place",
+    .values = "in-place, copy",
     .help =
         "concatenated tensors are written side by side where they are read, and not copied, where that is "
-        "contiguous: along the channels with a micro-batch of 1",
+        "contiguous: along the channels with a micro-batch of 1 (copy: as torch.cat)",
     .phase = PHASE_POLICY,
     .preserves = PRESERVES_BITWISE,
     .check = check,

@@ -298,7 +298,8 @@ static void unet_is_bitwise_equal(void **state) {
   static const char *const of_unet[] = {"checkpoint=runs:1-4/2,9", "recompute=norm update=in-backward",
                                         "offload=activations", "inplace=all concat=in-place",
                                         "concat=in-place offload=activations checkpoint=runs:2-3"};
-  static const char *const of_ours[] = {"stack=vramlab checkpoint=2", "stack=vramlab recompute=norm",
+  static const char *const of_ours[] = {"stack=vramlab concat=copy", "stack=vramlab checkpoint=2",
+                                        "stack=vramlab recompute=norm",
                                         "stack=vramlab offload=activations+optimizer"};
   assert_same_results(build_unet, "baseline", of_unet, COUNT(of_unet));
   assert_same_results(build_unet, "stack=vramlab", of_ours, COUNT(of_ours));

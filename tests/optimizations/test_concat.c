@@ -120,6 +120,7 @@ static void recipes_it_goes_with(void **state) {
                {"stack=vramlab checkpoint=runs:1", false},
                {"stack=vramlab checkpoint=runs:2", false},
                {"stack=vramlab recompute=norm", false},
+               {"stack=vramlab concat=copy", false},
                {"stack=pytorch", false}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     Program program;

@@ -199,7 +199,7 @@ static const char *const samples[][2] = {
     {"offload", "optimizer"},
     {"accumulate-wrong", "2"},
     {"retain-graph", "every-step"},
-    {"concat", "in-place"},
+    {"concat", "copy"},
     {"precision", "tf32"},
     {"window-sums", "host"},
     {"allocator", "expandable"},
