@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static const double LEVEL = 0.70, MARGIN = 0.05;
+static const double LEVEL = 0.95, MARGIN = 0.02;
 
 /* `steps` steps on, from a state where one is saved already, to it; data: as many held out as are looked at.
  */
@@ -38,8 +38,8 @@ static int learn(const char *recipe, double *dice) {
   CellResult first, second = {0};
   if (!mkdtemp(directory)) return 1;
   snprintf(state, sizeof state, "%s/state", directory);
-  int code = train(recipe, "phantoms:24+1", 90, 0.03, "", state, &first);
-  if (code == 0) code = train(recipe, "phantoms:24+6", 30, 0.003, state, "", &second);
+  int code = train(recipe, "phantoms:24+1", 240, 0.03, "", state, &first);
+  if (code == 0) code = train(recipe, "phantoms:24+6", 60, 0.003, state, "", &second);
   *dice = second.dice_mean;
   if (code == 0)
     printf("%-24s held-out Dice %.4f (needs %.2f): %.4f and %.4f; loss %.4f\n", recipe, *dice, LEVEL,
