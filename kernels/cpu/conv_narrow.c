@@ -1,5 +1,6 @@
 /* Convolutions of few channels a group, forward and both gradients, on volumes and images. Where a group's
- * channels do not fill blocks the library is two to fifteen times slower than where they do; bench_conv.c.
+ * channels do not fill blocks the library is up to ten times slower than where they do, weight gradients
+ * most; bench_conv.c.
  *
  * What is read is packed, a plane of a slab of rows at a time, with zeros around it: channels of the groups
  * that share a block written lie side by side, so that one broadcast gives every lane of a vector its group's
