@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CELLS = 8, NAME_BYTES = 84 }; /* as many as there are colours; what fits into the key */
+enum { MAX_CELLS = 8, NAME_BYTES = 132 }; /* as many as there are colours; recipe, batch and device */
 
 /* A quantity of every step, in a panel of its own. */
 typedef struct Quantity {
