@@ -137,7 +137,6 @@ Status cpu_conv_winograd_prepare(CpuDevice *device, Kernel *kernel) {
   it->depth_parts = 1;
   while (it->depth_parts * it->slices < it->depth && units_of(it) < UNITS_LEAST * kernel->threads)
     it->depth_parts++;
-  it->channel_parts = 1;
   it->place_parts = kernel->threads < units_of(it) ? kernel->threads : (int32_t)units_of(it);
   it->normalises = it->pass == WINOGRAD_WEIGHTS && kernel->node->input_count > CONV_WEIGHTS_MEAN;
   if (it->normalises) VL_TRY(cpu_channel_view(device, kernel->inputs[0], of.read, &it->x));

@@ -38,10 +38,10 @@ typedef struct ConvWinograd {
   int64_t run, runs;                  /* tiles taken at a time, a multiple of COLUMNS; of a plane */
   int64_t slices;                     /* whose tiles are multiplied together: so many depths */
   int64_t depth_parts;
-  int32_t channel_parts, place_parts; /* of the threads */
-  bool normalises;                    /* x, as it is read for the weights' gradient */
-  ChannelView x;                      /* where it does */
-  bool read_first;                    /* blocks read are the outermost of the weights */
+  int32_t place_parts; /* of the threads */
+  bool normalises;     /* x, as it is read for the weights' gradient */
+  ChannelView x;       /* where it does */
+  bool read_first;     /* blocks read are the outermost of the weights */
 } ConvWinograd;
 
 static inline int64_t units_of(const ConvWinograd *it) { return it->samples * it->runs * it->depth_parts; }

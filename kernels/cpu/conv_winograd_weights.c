@@ -1,8 +1,7 @@
 /* The weights' gradient with fewer products: for each of sixteen points and each tap of the depth a product
  * of matrices, transformed x by transformed gradients of y over all tiles, transformed back once at the end.
  *
- * Threads share out tiles, each with sums of its own, which are added in the threads' order; where those
- * would take too much memory, channels of x too. */
+ * Threads share out tiles, each with sums of its own, which are added in the threads' order. */
 #include "kernels/cpu/conv_weights.h"
 #include "kernels/cpu/conv_winograd_parts.h"
 
