@@ -1,0 +1,140 @@
+/* kernels/cuda: the cuda backend on the CUDA runtime, cuDNN, cuBLASLt and own kernels; private header of the
+ * folder, for C and CUDA alike. device.c implements devices/device.h, table.c lists the ops, <op>.c (libraries)
+ * or <op>.cu (own kernels) computes one op or family, kernel.cuh is what own kernels share. The same sources
+ * are built a second time against the host machine in tests/kernels/cuda/host, where they run without a GPU. */
+#ifndef VRAMLAB_KERNELS_CUDA_H
+#define VRAMLAB_KERNELS_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "base/base.h"
+#include "devices/device.h"
+#include "graph/graph.h"
+
+/* Layouts: dense row-major (LAYOUT_PLAIN), and for activations and weights of rank 3 to 5 the channels last,
+ * "nhwc", "ndhwc"; of weights that is (O, [kD,] kH, kW, I/g). Neither pads. */
+enum { CUDA_CHANNELS_LAST = 1 };
+
+typedef struct CudaAddresses CudaAddresses;
+typedef struct CudaLibraries CudaLibraries; /* handles of cuDNN and cuBLASLt, opened when first used */
+
+/* What changes from step to step, in device memory: kernels read it there, so that a captured graph of a step
+ * can be launched again. See LaunchContext in devices/device.h. */
+typedef struct CudaStep {
+  uint64_t seed, step;
+  int64_t first_sample, counted_rows;
+  double learning_rate;
+} CudaStep;
+
+/* A value that a kernel cannot use (a label out of range), written by the first thread that meets one; in
+ * mapped host memory. synchronize reports it as VL_INVALID and clears it. */
+typedef struct CudaFault {
+  int32_t raised;  /* 0: nothing */
+  int32_t node_id; /* of the kernel's node */
+  int64_t place;   /* index of the element */
+  int64_t value;   /* what stood there */
+  int64_t below;   /* values 0 .. below-1 were accepted */
+} CudaFault;
+
+typedef struct CudaDevice {
+  Device device; /* first: a Device pointer is a CudaDevice pointer */
+  cudaStream_t stream; /* of every launch */
+  Backing backing;
+  CudaAddresses *addresses; /* NULL: the driver has no virtual memory management */
+  CudaLibraries *libraries; /* NULL until first used: cuda_libraries */
+  CudaFault *fault;         /* as seen by the device */
+  DeviceDescription description;
+  int32_t major, minor;     /* compute capability */
+  int32_t multiprocessors;
+  int64_t shared_bytes;     /* most a block may have */
+  bool deterministic;       /* no algorithm whose sums depend on timing */
+  struct CudaState *state;  /* device.c's own: steps, offload, marks */
+} CudaDevice;
+
+/* ---- Ops ---------------------------------------------------------------------------------------------- */
+
+typedef struct CudaOp CudaOp;
+
+/* A node in given layouts. Made by the device (zeroed, device, op, node and layouts set), then op->prepare. */
+struct Kernel {
+  CudaDevice *device;
+  const CudaOp *op;
+  const Node *node; /* outlives the kernel */
+  LayoutId inputs[VL_MAX_INPUTS], outputs[VL_MAX_OUTPUTS];
+  int64_t workspace_bytes;
+  char implementation[64]; /* "own" unless prepare says otherwise */
+  void *data;              /* the op's, from vl_allocate; freed by the device after destroy */
+};
+
+/* Addresses are of the tensors' first elements (views included), of whole storages aligned to 256 bytes, 0
+ * for absent tensors. */
+typedef struct CudaLaunch {
+  const uintptr_t *inputs, *outputs;
+  uintptr_t workspace;
+  cudaStream_t stream;
+  const CudaStep *step; /* device memory */
+  CudaFault *fault;     /* device address of mapped host memory */
+} CudaLaunch;
+
+struct CudaOp {
+  const char *name;
+  /* Optional: whether the op can run these dtypes and shapes; VL_UNSUPPORTED says why not. */
+  Status (*supports)(CudaDevice *device, const Node *node);
+  /* Replaces every entry by the layout wanted: see choose_layouts in devices/device.h. */
+  Status (*choose_layouts)(CudaDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs);
+  /* Optional: checks the layouts, sets workspace_bytes and implementation. Plan calls it too. */
+  Status (*prepare)(CudaDevice *device, Kernel *kernel);
+  /* Optional: what launch needs of the libraries. */
+  Status (*build)(CudaDevice *device, Kernel *kernel);
+  /* Queues the work on launch->stream: never blocks, allocates nothing, reads no host memory that changes
+   * from step to step, so that it can be captured. */
+  Status (*launch)(const Kernel *kernel, const CudaLaunch *launch);
+  /* Optional: gives back what prepare and build made, data's own memory excepted. */
+  void (*destroy)(CudaDevice *device, Kernel *kernel);
+};
+
+/* The op of that name (table.c), NULL when the device has none. */
+const CudaOp *cuda_op_find(const char *name);
+
+/* VL_INTERNAL (VL_OUT_OF_MEMORY for cudaErrorMemoryAllocation) with the call, the node's scope (NULL: no
+ * node) and the code; VL_OK for cudaSuccess. Clears an error that is not sticky. */
+Status cuda_status(cudaError_t error, const char *call, const Node *node) VL_CHECKED;
+
+/* Every tensor plain. */
+Status cuda_choose_plain(CudaDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) VL_CHECKED;
+/* Tensors of rank 3 or more are channels last, all others plain. */
+Status cuda_choose_channels_last(CudaDevice *device, const Node *node, LayoutId *inputs,
+                                 LayoutId *outputs) VL_CHECKED;
+/* Tensors of input 0's rank (3 or more) take input 0's layout, plain when undecided; all others are plain. For
+ * what goes element by element. */
+Status cuda_choose_follow(CudaDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) VL_CHECKED;
+/* VL_UNSUPPORTED, naming tensor and accepted types, unless every float tensor is f32, bf16 or f16. */
+Status cuda_supports_floats(CudaDevice *device, const Node *node) VL_CHECKED;
+
+/* An activation (N, C, spatial...) as kernels see it: element (n, c, s) lies at
+ * n * channels * spatial + c * channel_stride + s * spatial_stride. A tensor of rank 2 is channels last with
+ * spatial 1, of rank 0 or 1 is n = 1, channels = its elements. */
+typedef struct CudaChannels {
+  int64_t n, channels, spatial, channel_stride, spatial_stride;
+} CudaChannels;
+CudaChannels cuda_channels(LayoutId layout, const Tensor *tensor);
+
+/* ---- Libraries (libraries.c) --------------------------------------------------------------------------------- */
+
+/* Forward declarations keep the libraries' headers out of own kernels. */
+struct cudnnContext;
+struct cublasLtContext;
+/* The library's handle, made at the first call, on the device's stream. VL_ENVIRONMENT names what is missing. */
+Status cuda_cudnn(CudaDevice *device, struct cudnnContext **handle) VL_CHECKED;
+Status cuda_cublaslt(CudaDevice *device, struct cublasLtContext **handle) VL_CHECKED;
+void cuda_libraries_close(CudaLibraries **libraries);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
