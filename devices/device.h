@@ -114,6 +114,7 @@ typedef struct DeviceOptions {
   int32_t threads;               /* 0: all */
   bool low_end;                  /* plan with a profile: the lower ends of its intervals, not the upper */
   bool unlimited;                /* plan with a profile: its memory does not end */
+  bool tf32;                     /* fp32 products in TF32, where has_tf32 says that the device can */
   const char *profile;           /* plan only: a profile's name, or NULL: the machine's cpu */
   const char *profile_directory; /* NULL: the installed ones */
   const char *offload_directory; /* cpu: where the file of the offload tier is; NULL: TMPDIR, else /tmp */

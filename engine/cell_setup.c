@@ -84,11 +84,12 @@ static Status open_device(Cell *cell) {
   DeviceOptions options = {.threads = spec->threads,
                            .low_end = cell->low_end,
                            .unlimited = spec->unlimited,
+                           .tf32 = vl_recipe_value(&cell->recipe, "precision") != NULL,
                            .profile = spec->profile[0] ? spec->profile : NULL,
                            .offload_directory = spec->offload_directory[0] ? spec->offload_directory : NULL};
   VL_TRY(vl_device_open(spec->device, &options, &cell->device));
   cell->device->interface->describe(cell->device, &cell->result->device);
-  if (vl_recipe_value(&cell->recipe, "precision") && !cell->result->device.has_tf32)
+  if (options.tf32 && !cell->result->device.has_tf32)
     return vl_error(VL_UNSUPPORTED,
                     "precision=tf32: %s (%s) has none; GPUs of compute capability 8.0 and up do",
                     cell->result->device.name, cell->result->device.hardware);

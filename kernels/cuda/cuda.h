@@ -52,6 +52,7 @@ typedef struct CudaDevice {
   int32_t multiprocessors;
   int64_t shared_bytes;     /* most a block may have */
   bool deterministic;       /* no algorithm whose sums depend on timing */
+  bool tf32;                /* products of f32 in TF32: DeviceOptions.tf32 where the card has it (8.0 on) */
   struct CudaState *state;  /* device.c's own: steps, offload, marks */
 } CudaDevice;
 
@@ -131,6 +132,14 @@ struct cublasLtContext;
 /* The library's handle, made at the first call, on the device's stream. VL_ENVIRONMENT names what is missing. */
 Status cuda_cudnn(CudaDevice *device, struct cudnnContext **handle) VL_CHECKED;
 Status cuda_cublaslt(CudaDevice *device, struct cublasLtContext **handle) VL_CHECKED;
+/* VL_OK for 0, a library's success; else its text with the call and the node's scope (NULL: no node):
+ * VL_UNSUPPORTED where the library says that it cannot, VL_OUT_OF_MEMORY where it found none, else VL_INTERNAL.
+ */
+Status cuda_cudnn_status(int status, const char *call, const Node *node) VL_CHECKED;
+Status cuda_cublaslt_status(int status, const char *call, const Node *node) VL_CHECKED;
+/* "cuDNN 9.13.1, cuBLASLt 13.0.2": of the libraries that are loaded. Needs no GPU. */
+void cuda_libraries_describe(char *text, size_t size);
+/* Destroys the handles and sets to NULL; NULL is allowed. */
 void cuda_libraries_close(CudaLibraries **libraries);
 
 #ifdef __cplusplus
