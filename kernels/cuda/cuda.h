@@ -20,6 +20,7 @@ extern "C" {
 enum { CUDA_CHANNELS_LAST = 1 };
 
 typedef struct CudaAddresses CudaAddresses;
+typedef struct CudnnPlans CudnnPlans;       /* of convolutions, each made once: cudnn.c */
 typedef struct CudaLibraries CudaLibraries; /* handles of cuDNN and cuBLASLt, opened when first used */
 
 /* What changes from step to step, in device memory: kernels read it there, so that a captured graph of a step
@@ -46,6 +47,7 @@ typedef struct CudaDevice {
   Backing backing;
   CudaAddresses *addresses; /* NULL: the driver has no virtual memory management */
   CudaLibraries *libraries; /* NULL until first used: cuda_libraries */
+  CudnnPlans *convolutions; /* NULL until first used */
   CudaFault *fault;         /* as seen by the device */
   DeviceDescription description;
   int32_t major, minor;     /* compute capability */
@@ -141,6 +143,9 @@ Status cuda_cublaslt_status(int status, const char *call, const Node *node) VL_C
 void cuda_libraries_describe(char *text, size_t size);
 /* Destroys the handles and sets to NULL; NULL is allowed. */
 void cuda_libraries_close(CudaLibraries **libraries);
+
+/* Destroys the plans of convolutions (cudnn.c) and sets to NULL; NULL is allowed. Before the libraries' handles. */
+void cuda_cudnn_plans_close(CudnnPlans **plans);
 
 #ifdef __cplusplus
 }
