@@ -141,7 +141,13 @@ Status cuda_cudnn_status(int status, const char *call, const Node *node) VL_CHEC
 Status cuda_cublaslt_status(int status, const char *call, const Node *node) VL_CHECKED;
 /* "cuDNN 9.13.1, cuBLASLt 13.0.2": of the libraries that are loaded. Needs no GPU. */
 void cuda_libraries_describe(char *text, size_t size);
-/* Destroys the handles and sets to NULL; NULL is allowed. */
+/* What was chosen for a problem before (an algorithm), NULL when nothing was; the library's answer is kept so
+ * that each problem is asked about once. A key is a struct without padding that begins with its CudaOp, or with
+ * what else no other problem begins. */
+const void *cuda_choice_find(const CudaDevice *device, const void *key, size_t key_bytes);
+void cuda_choice_keep(CudaDevice *device, const void *key, size_t key_bytes, const void *choice,
+                      size_t choice_bytes);
+/* Destroys the handles and choices and sets to NULL; NULL is allowed. */
 void cuda_libraries_close(CudaLibraries **libraries);
 
 /* Destroys the plans of convolutions (cudnn.c) and sets to NULL; NULL is allowed. Before the libraries' handles. */
