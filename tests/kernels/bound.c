@@ -197,6 +197,14 @@ static void widen_windows(const Tensor *window, double *values) {
   }
 }
 
+/* A bias may be rounded to y's dtype before `linear` adds it. */
+static void add_bias_rounding(const Node *node, const double *bias, double *bounds) {
+  DType dtype = node->outputs[0]->dtype;
+  int64_t channels = vl_tensor_elements(node->inputs[2]);
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++)
+    bounds[i] += rounded_bound(0.0, bias[i % channels], dtype);
+}
+
 static Status linear_bounds(const LinearOp *op, const Node *node, double *const *inputs,
                             double *const *outputs, double *const *bounds, const LaunchContext *context) {
   Node magnitude = without_differences(node);
@@ -230,6 +238,9 @@ static Status linear_bounds(const LinearOp *op, const Node *node, double *const 
       bounds[k][i] = vl_dtype_is_float(dtype) ? bound_of(roundings, bounds[k][i], outputs[k][i], dtype) : 0.0;
     }
   }
+  bool linear_bias = strcmp(node->op->name, "linear") == 0 && node->input_count > 2 && inputs[2];
+  if (linear_bias && node->inputs[2]->dtype != node->outputs[0]->dtype)
+    add_bias_rounding(node, inputs[2], bounds[0]);
   return status;
 }
 

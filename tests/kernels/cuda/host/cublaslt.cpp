@@ -118,12 +118,12 @@ Field field_of(Preference *preference, cublasLtMatmulPreferenceAttributes_t attr
 template <typename Descriptor, typename Attribute>
 cublasStatus_t set(const char *what, Descriptor *descriptor, Attribute attribute, const void *value,
                    size_t bytes) {
-  if (!descriptor) return refuse(CUBLAS_STATUS_INVALID_VALUE, "an attribute of a %s that was not made", what);
+  if (!descriptor) return refuse(CUBLAS_STATUS_INVALID_VALUE, "an attribute of an unmade %s", what);
   Field to = field_of(descriptor, attribute);
   if (!to.at)
-    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "attribute %d of a %s is not modelled", (int)attribute, what);
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "attribute %d of the %s is not modelled", (int)attribute, what);
   if (!value || bytes != to.bytes)
-    return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute %d of a %s has %zu bytes, was given %zu",
+    return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute %d of the %s has %zu bytes, was given %zu",
                   (int)attribute, what, to.bytes, bytes);
   memcpy(to.at, value, bytes);
   return CUBLAS_STATUS_SUCCESS;

@@ -1,0 +1,109 @@
+/* That a device was opened for TF32 reaches its products, and that no other one rounds what it multiplies.
+ * Skips (77) without a usable GPU; fails there when VRAMLAB_REQUIRE names cuda. */
+#include "devices/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SKIPPED = 77, SIZE = 64 };
+
+static void require_ok(Status status) {
+  if (status.code != VL_OK) fail_msg("%s", status.message);
+}
+
+/* A tensor's memory, filled with one value. */
+static uintptr_t filled(Device *device, const Tensor *tensor, float value) {
+  const Backing *backing = device->interface->backing(device);
+  uintptr_t address = 0;
+  float *host = vl_allocate((size_t)vl_tensor_bytes(tensor));
+  for (int64_t i = 0; i < vl_tensor_elements(tensor); i++)
+    host[i] = value;
+  require_ok(backing->reserve(backing->context, vl_tensor_bytes(tensor), &address));
+  require_ok(device->interface->upload(device, tensor->storage, host, address));
+  free(host);
+  return address;
+}
+
+static uintptr_t workspace_of(Device *device, int64_t bytes) {
+  const Backing *backing = device->interface->backing(device);
+  uintptr_t address = 0;
+  if (bytes > 0) require_ok(backing->reserve(backing->context, bytes, &address));
+  return address;
+}
+
+/* Element 0 of a product whose a is `value` everywhere and whose b is 1 / SIZE. */
+static double product_of(Device *device, float value, char *implementation, size_t size) {
+  static const int64_t square[] = {SIZE, SIZE};
+  const Backing *backing = device->interface->backing(device);
+  Graph *graph = vl_graph_create("tf32");
+  Tensor *inputs[] = {vl_graph_tensor(graph, "a", ROLE_ACTIVATION, DTYPE_F32, 2, square),
+                      vl_graph_tensor(graph, "b", ROLE_ACTIVATION, DTYPE_F32, 2, square)};
+  Node *node = NULL;
+  Kernel *kernel = NULL;
+  require_ok(vl_graph_add(graph, "matmul", &(OpParams){.dtype = DTYPE_F32}, inputs, 2, &node));
+  LayoutId layouts[VL_MAX_INPUTS] = {LAYOUT_PLAIN}, output[VL_MAX_OUTPUTS] = {LAYOUT_PLAIN};
+  require_ok(device->interface->prepare(device, node, layouts, output, &kernel));
+  require_ok(device->interface->build(device, kernel));
+  snprintf(implementation, size, "%s", device->interface->implementation(kernel));
+  int64_t workspace_bytes = device->interface->workspace_bytes(kernel);
+  uintptr_t from[VL_MAX_INPUTS] = {filled(device, inputs[0], value), filled(device, inputs[1], 1.0F / SIZE)};
+  uintptr_t to[VL_MAX_OUTPUTS] = {filled(device, node->outputs[0], 0.0F)};
+  uintptr_t workspace = workspace_of(device, workspace_bytes);
+  require_ok(device->interface->launch(device, kernel, from, to, workspace, &(LaunchContext){0}));
+  require_ok(device->interface->synchronize(device));
+  float y[SIZE * SIZE];
+  require_ok(device->interface->download(device, node->outputs[0]->storage, to[0], y));
+  for (int i = 0; i < 2; i++)
+    backing->release(backing->context, from[i], vl_tensor_bytes(inputs[i]));
+  backing->release(backing->context, to[0], vl_tensor_bytes(node->outputs[0]));
+  if (workspace_bytes > 0) backing->release(backing->context, workspace, workspace_bytes);
+  device->interface->kernel_destroy(device, &kernel);
+  vl_graph_destroy(&graph);
+  return y[0];
+}
+
+/* Twelve bits behind the point: exact in f32, whatever the order of the sum; TF32 keeps ten. */
+static void products_are_rounded_when_asked(void **state) {
+  const float value = 1.0F + 0x1p-12F;
+  char implementation[64];
+  (void)state;
+  for (int tf32 = 0; tf32 < 2; tf32++) {
+    Device *device = NULL;
+    DeviceDescription description;
+    require_ok(vl_device_open("cuda", &(DeviceOptions){.tf32 = tf32 != 0}, &device));
+    device->interface->describe(device, &description);
+    double got = product_of(device, value, implementation, sizeof implementation);
+    print_message("  %s: %.9g by %s\n", tf32 ? "TF32" : "f32", got, implementation);
+    if (tf32 && description.has_tf32) {
+      assert_non_null(strstr(implementation, "tf32"));
+      assert_true(got == 1.0 || got == (double)value); /* it is allowed, not ordered */
+      if (strstr(description.hardware, "host machine")) assert_true(got == 1.0);
+    } else {
+      assert_null(strstr(implementation, "tf32"));
+      assert_true(got == (double)value);
+    }
+    vl_device_close(&device);
+  }
+}
+
+static bool is_required(void) {
+  const char *list = getenv("VRAMLAB_REQUIRE");
+  return list && strstr(list, "cuda");
+}
+
+int main(void) {
+  Device *device = NULL;
+  Status status = vl_device_open("cuda", &(DeviceOptions){0}, &device);
+  if (status.code != VL_OK) {
+    fprintf(stderr, "%s\n", status.message);
+    return status.code == VL_ENVIRONMENT && !is_required() ? SKIPPED : 1;
+  }
+  vl_device_close(&device);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_rounded_when_asked)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
