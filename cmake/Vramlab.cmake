@@ -30,6 +30,11 @@ if(NOT CMAKE_BUILD_TYPE AND NOT multi_config)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, Debug or RelWithDebInfo" FORCE)
 endif()
 
+# Builds what tests labelled cuda run.
+if(BUILD_TESTING)
+  add_custom_target(cuda_tests)
+endif()
+
 set(VRAMLAB_BIN "${PROJECT_BINARY_DIR}/bin")
 
 add_library(vramlab_options INTERFACE)
@@ -115,6 +120,10 @@ function(vramlab_command_test name)
   endif()
   if(cuda IN_LIST arg_LABELS)
     set_tests_properties(${name} PROPERTIES RESOURCE_GROUPS "gpus:1" RESOURCE_LOCK gpu)
+    list(GET arg_COMMAND 0 program)
+    if(TARGET "${program}")
+      add_dependencies(cuda_tests "${program}")
+    endif()
   endif()
 endfunction()
 

@@ -1,12 +1,14 @@
-/* attention=fused and attention=materialised on the cpu: the same y and gradient, from the same dropout mask,
- * within what rounding allows each of them.
+/* attention=fused and attention=materialised on a device: the same y and gradient, from the same dropout
+ * mask, within what rounding allows each of them.
  *
  * Both are compared with the fused graph in double. A node's own bound holds for exact inputs; backward reads
  * y and lse as forward left them, so that their bounds come on top: delta, the sum of dy y, is off by
  * `delta_error` = sum |dy| bound(y), which enters ds as p delta_error, and a probability is off by
  * bound(lse), relatively. The graph that is written out sums dp p where the fused one sums dy y. Its error,
- * c(S) u sum p |dy| |v|, is within delta_error, since bound(y) has c(S) u sum p |v|. */
+ * c(S) u sum p |dy| |v|, is within delta_error, since bound(y) has c(S) u sum p |v|. usage: test_attention
+ * [DEVICE]; exits with 77 when the machine does not offer it. */
 #include "optimizations/optimizations.h"
+#include "tests/devices/open_device.h"
 #include "tests/kernels/compare.h"
 #include "tests/reference/attention.h"
 #include <math.h>
@@ -18,6 +20,8 @@
 #include <cmocka.h>
 
 enum { BATCH = 2, LENGTH = 137, HEADS = 2, SIZE = 24, SEED = 5 };
+
+static Device *device;
 
 static void require(Status status) {
   if (status.code != VL_OK) fail_msg("%s", status.message);
@@ -63,12 +67,33 @@ static int64_t bytes_of(const Storage *storage) {
   return vl_dtype_bytes(storage->dtype, storage->elements) + 64;
 }
 
+/* Plain values from double to the device's memory, and back. */
+static void send(const Storage *storage, const double *values, uintptr_t address) {
+  Storage plain = *storage;
+  void *typed = vl_allocate((size_t)bytes_of(storage));
+  plain.layout = LAYOUT_PLAIN;
+  for (int64_t e = 0; e < storage->elements; e++)
+    vl_element_set(typed, storage->dtype, e, values[e]);
+  require(device->interface->upload(device, &plain, typed, address));
+  free(typed);
+}
+
+static void fetch(const Storage *storage, uintptr_t address, double *values) {
+  Storage plain = *storage;
+  void *typed = vl_allocate((size_t)bytes_of(storage));
+  plain.layout = LAYOUT_PLAIN;
+  require(device->interface->download(device, &plain, address, typed));
+  for (int64_t e = 0; e < storage->elements; e++)
+    values[e] = vl_element_get(typed, storage->dtype, e);
+  free(typed);
+}
+
 static uintptr_t address_of(uintptr_t *const addresses, const Tensor *tensor) {
   if (!tensor) return 0;
   return addresses[tensor->storage->id] + (uintptr_t)vl_dtype_bytes(tensor->dtype, tensor->offset);
 }
 
-static void run_node(Device *device, const Node *node, uintptr_t *addresses, const LaunchContext *context) {
+static void run_node(const Node *node, uintptr_t *addresses, const LaunchContext *context) {
   const LayoutId plain[VL_MAX_INPUTS + VL_MAX_OUTPUTS] = {LAYOUT_PLAIN};
   const Backing *backing = device->interface->backing(device);
   uintptr_t inputs[VL_MAX_INPUTS] = {0}, outputs[VL_MAX_OUTPUTS] = {0}, workspace;
@@ -89,22 +114,20 @@ static void run_node(Device *device, const Node *node, uintptr_t *addresses, con
 }
 
 /* Runs the graph in the dtypes it says; the evaluation's values become what the device computed. */
-static void run_on(Device *device, Evaluation *evaluation) {
+static void run(Evaluation *evaluation) {
   const Graph *graph = evaluation->graph;
   const Backing *backing = device->interface->backing(device);
   uintptr_t *addresses = vl_allocate((size_t)graph->storage_count * sizeof *addresses);
   for (int32_t i = 0; i < graph->storage_count; i++) {
     const Storage *storage = graph->storages[i];
     require(backing->reserve(backing->context, bytes_of(storage), &addresses[storage->id]));
-    for (int64_t e = 0; e < storage->elements; e++)
-      vl_element_set((void *)addresses[storage->id], storage->dtype, e, evaluation->values[storage->id][e]);
+    send(storage, evaluation->values[storage->id], addresses[storage->id]);
   }
   for (int32_t i = 0; i < graph->node_count; i++)
-    run_node(device, graph->nodes[i], addresses, &evaluation->context);
+    run_node(graph->nodes[i], addresses, &evaluation->context);
   for (int32_t i = 0; i < graph->storage_count; i++) {
     const Storage *storage = graph->storages[i];
-    for (int64_t e = 0; e < storage->elements; e++)
-      evaluation->values[storage->id][e] = vl_element_get((void *)addresses[storage->id], storage->dtype, e);
+    fetch(storage, addresses[storage->id], evaluation->values[storage->id]);
     backing->release(backing->context, addresses[storage->id], bytes_of(storage));
   }
   free(addresses);
@@ -205,15 +228,13 @@ static double compare(const Evaluation *found, const Tensor *tensor, const Evalu
 
 static void both_are_within_rounding(DType dtype) {
   static const char *const values[] = {"fused", "materialised"};
-  Device *device;
   Truth truth = {.evaluation = NULL};
-  require(vl_device_open("cpu", &(DeviceOptions){.threads = 0}, &device));
   find_truth(dtype, &truth);
   for (int32_t v = 0; v < 2; v++) {
     Program program;
     build(dtype, values[v], &program);
     Evaluation *evaluation = draw(&program);
-    run_on(device, evaluation);
+    run(evaluation);
     double y = compare(evaluation, program.logits, truth.evaluation, truth.program.logits, truth.y_bounds);
     double dqkv = compare(evaluation, program.gradients[0].gradient, truth.evaluation,
                           truth.program.gradients[0].gradient, truth.gradient_bounds);
@@ -223,7 +244,6 @@ static void both_are_within_rounding(DType dtype) {
     vl_program_destroy(&program);
   }
   forget_truth(&truth);
-  vl_device_close(&device);
 }
 
 static void fused_is_materialised_in_f32(void **state) {
@@ -256,11 +276,15 @@ static void fused_is_materialised_in_double(void **state) {
   forget_truth(&truth);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  int refused = open_device_or_skip(argc > 1 ? argv[1] : "cpu", &(DeviceOptions){0}, &device);
+  if (refused) return refused;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(fused_is_materialised_in_double),
       cmocka_unit_test(fused_is_materialised_in_f32),
       cmocka_unit_test(fused_is_materialised_in_bf16),
   };
-  return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
+  int failed = cmocka_run_group_tests_name("attention", tests, NULL, NULL);
+  vl_device_close(&device);
+  return failed;
 }

@@ -1,6 +1,7 @@
 /* Every bf16 number, NaN, infinities and subnormals included, through the loops that convert two numbers at a
  * time: bit for bit what the same f32 arithmetic gives one number at a time, rounded by base. In every layout
  * of the device, and in a row of an odd number of elements. usage: test_bf16 DEVICE */
+#include "tests/devices/open_device.h"
 #include "tests/kernels/compare.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -185,8 +186,9 @@ int main(int argc, char **argv) {
   };
   Device *device = NULL;
   DeviceOptions options = {0};
-  Status status = vl_device_open(argc > 1 ? argv[1] : "cpu", &options, &device);
-  if (status.code == VL_OK) status = subject_create(device, &subject);
+  int refused = open_device_or_skip(argc > 1 ? argv[1] : "cpu", &options, &device);
+  if (refused) return refused;
+  Status status = subject_create(device, &subject);
   if (status.code != VL_OK) {
     fprintf(stderr, "%s\n", status.message);
     return 1;

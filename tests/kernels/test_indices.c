@@ -1,6 +1,6 @@
 /* Numbers that pick rows are checked before they are used: one out of range is an error that says which,
  * and nothing is written. usage: test_indices DEVICE; exits with 77 when the machine does not offer it. */
-#include "devices/device.h"
+#include "tests/devices/open_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -163,11 +163,8 @@ static void indices_out_of_range_are_named(void **state) {
 
 int main(int argc, char **argv) {
   DeviceOptions options = {0};
-  Status status = vl_device_open(argc > 1 ? argv[1] : "cpu", &options, &device);
-  if (status.code != VL_OK) {
-    fprintf(stderr, "%s\n", status.message);
-    return status.code == VL_ENVIRONMENT ? 77 : 1;
-  }
+  int refused = open_device_or_skip(argc > 1 ? argv[1] : "cpu", &options, &device);
+  if (refused) return refused;
   const struct CMUnitTest tests[] = {cmocka_unit_test(indices_out_of_range_are_named)};
   int failed = cmocka_run_group_tests_name("indices", tests, NULL, NULL);
   vl_device_close(&device);

@@ -1,7 +1,7 @@
 /* Statistics of whole volumes, whose first planes are often nothing like the rest: mean and rstd of each
  * against double precision, with one thread and with three, which share out every volume. usage:
  * test_instance_norm DEVICE; exits with 77 when the machine does not offer it. */
-#include "devices/device.h"
+#include "tests/devices/open_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -130,8 +130,8 @@ static void statistics_hold_in_volumes(void **state) {
 int main(int argc, char **argv) {
   if (argc > 1) device_name = argv[1];
   Device *device = NULL;
-  Status status = vl_device_open(device_name, &(DeviceOptions){0}, &device);
-  if (status.code == VL_ENVIRONMENT) return 77;
+  int refused = open_device_or_skip(device_name, &(DeviceOptions){0}, &device);
+  if (refused) return refused;
   vl_device_close(&device);
   const struct CMUnitTest tests[] = {cmocka_unit_test(statistics_hold_in_volumes)};
   return cmocka_run_group_tests_name("instance_norm", tests, NULL, NULL);

@@ -1,8 +1,11 @@
 /* Every op of graph/ops/README.md and its gradients on one device, against the reference in double precision,
  * in f32, bf16 and f16, in every layout the device accepts, in place where allowed. README.md says within
- * what. usage: test_ops DEVICE [all [THREADS]]; `all`: the device runs every op, else what it cannot run is
- * skipped. Exits with 77 when the machine does not offer the device, with 1 when VRAMLAB_REQUIRE names it. */
+ * what. usage: test_ops DEVICE [all|some [THREADS [WITHOUT]]]; `all`: the device runs every op, else what it
+ * cannot run is skipped; WITHOUT: a regular expression of ops to leave out. Exits with 77 when the machine
+ * does not offer the device, with 1 when VRAMLAB_REQUIRE names it. */
+#include "tests/devices/open_device.h"
 #include "tests/kernels/rows.h"
+#include <regex.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,8 +55,9 @@ static void layouts_are_told(void **state) {
 
 enum { MAX_TESTS = 256 };
 
-/* The rows' ops, each once, in every dtype. */
-static int32_t list_tests(Subject *subject, bool all, OpTest *tests, struct CMUnitTest *units) {
+/* The rows' ops but those that `without` (NULL: none) matches, each once, in every dtype. */
+static int32_t list_tests(Subject *subject, bool all, const regex_t *without, OpTest *tests,
+                          struct CMUnitTest *units) {
   static const DType dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
   static char names[MAX_TESTS][64];
   int32_t count = 0;
@@ -63,6 +67,7 @@ static int32_t list_tests(Subject *subject, bool all, OpTest *tests, struct CMUn
   const OpRow *row;
   for (int32_t i = 0; (row = op_row(i)); i++) {
     if (i > 0 && strcmp(row->op, op_row(i - 1)->op) == 0) continue;
+    if (without && regexec(without, row->op, 0, NULL, 0) == 0) continue;
     for (int d = 0; d < 3 && count < MAX_TESTS; d++) {
       DType dtype = dtypes[d];
       if (row->f32_only && dtype != DTYPE_F32) continue;
@@ -75,35 +80,29 @@ static int32_t list_tests(Subject *subject, bool all, OpTest *tests, struct CMUn
   return count;
 }
 
-/* Whether the comma-separated list in VRAMLAB_REQUIRE has the name. */
-static bool is_required(const char *name) {
-  const char *list = getenv("VRAMLAB_REQUIRE");
-  size_t size = strlen(name);
-  for (const char *at = list ? strstr(list, name) : NULL; at; at = strstr(at + 1, name)) {
-    bool begins = at == list || at[-1] == ',', ends = at[size] == '\0' || at[size] == ',';
-    if (begins && ends) return true;
-  }
-  return false;
-}
-
 int main(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : "cpu";
   Device *device = NULL;
   DeviceOptions options = {.threads = argc > 3 ? atoi(argv[3]) : 0};
-  Status status = vl_device_open(name, &options, &device);
-  if (status.code != VL_OK) {
-    fprintf(stderr, "%s\n", status.message);
-    return status.code == VL_ENVIRONMENT && !is_required(name) ? 77 : 1;
-  }
+  int refused = open_device_or_skip(name, &options, &device);
+  if (refused) return refused;
   Subject subject;
-  status = subject_create(device, &subject);
+  Status status = subject_create(device, &subject);
   if (status.code != VL_OK) {
     fprintf(stderr, "%s\n", status.message);
     return 1;
   }
+  regex_t without;
+  bool leaves_out = argc > 4;
+  if (leaves_out && regcomp(&without, argv[4], REG_EXTENDED | REG_NOSUB) != 0) {
+    fprintf(stderr, "%s is not a regular expression\n", argv[4]);
+    return 1;
+  }
   static OpTest tests[MAX_TESTS];
   static struct CMUnitTest units[MAX_TESTS];
-  int32_t count = list_tests(&subject, argc > 2 && strcmp(argv[2], "all") == 0, tests, units);
+  bool all = argc > 2 && strcmp(argv[2], "all") == 0;
+  int32_t count = list_tests(&subject, all, leaves_out ? &without : NULL, tests, units);
+  if (leaves_out) regfree(&without);
   int failed = _cmocka_run_group_tests(name, units, (size_t)count, NULL, NULL);
   vl_device_close(&device);
   return failed ? 1 : 0;

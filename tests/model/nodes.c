@@ -1,4 +1,5 @@
 #include "tests/model/nodes.h"
+#include "tests/devices/open_device.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,22 +45,20 @@ void nodes_check(const Subject *subject, const StepSpec *spec, int64_t least) {
   assert_true(totals.nodes >= least);
 }
 
-int nodes_open_cpu(void **state) {
-  static Subject subject;
-  DeviceOptions options = {0};
-  Device *device = NULL;
-  Status status = vl_device_open("cpu", &options, &device);
-  if (status.code == VL_OK) status = subject_create(device, &subject);
-  if (status.code != VL_OK) {
-    print_error("%s\n", status.message);
-    return -1;
-  }
+static Subject subject;
+
+static int give_subject(void **state) {
   *state = &subject;
   return 0;
 }
 
-int nodes_close_cpu(void **state) {
-  Subject *subject = *state;
-  if (subject) vl_device_close(&subject->device);
-  return 0;
+int nodes_main(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t count) {
+  Device *device = NULL;
+  int refused = open_device_or_skip(argc > 1 ? argv[1] : "cpu", &(DeviceOptions){0}, &device);
+  if (refused) return refused;
+  Status status = subject_create(device, &subject);
+  if (status.code != VL_OK) fprintf(stderr, "%s\n", status.message);
+  int failed = status.code != VL_OK || _cmocka_run_group_tests(name, tests, count, give_subject, NULL) != 0;
+  vl_device_close(&device);
+  return failed;
 }

@@ -8,9 +8,11 @@
 #include "tests/kernels/compare.h"
 #include "tests/model/step.h"
 
-/* cmocka's group set-up and tear-down: the state becomes a Subject on the cpu device. */
-int nodes_open_cpu(void **state);
-int nodes_close_cpu(void **state);
+struct CMUnitTest;
+
+/* What main is: runs the tests, whose state is a Subject on the device that the first argument names, by
+ * default the cpu. Returns the exit code, 77 where the machine does not offer it. */
+int nodes_main(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t count);
 /* Fails the running test unless all nodes, at least `least`, match. */
 void nodes_check(const Subject *subject, const StepSpec *spec, int64_t least);
 

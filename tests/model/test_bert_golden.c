@@ -60,8 +60,7 @@ static void recipes_keep_every_bit_in_double(void **state) {
 static void f32_within_1e_4(void **state) {
   static const char *const recipes[] = {"", "stack=vramlab"};
   for (size_t i = 0; i < 2; i++) {
-    TruthErrors errors[] = {truth_run_on_cpu(small(state), recipes[i]),
-                            truth_run_on_cpu(layer(state), recipes[i])};
+    TruthErrors errors[] = {truth_run(small(state), recipes[i]), truth_run(layer(state), recipes[i])};
     for (size_t k = 0; k < 2; k++) {
       assert_true(errors[k].worst_gradient <= 1e-4);
       assert_true(errors[k].loss <= 1e-4);
@@ -72,12 +71,14 @@ static void f32_within_1e_4(void **state) {
 static void bf16_within_twice_pytorch(void **state) {
   static const char *const recipes[] = {"amp=bf16", "stack=vramlab amp=bf16"};
   for (size_t i = 0; i < 2; i++) {
-    assert_true(truth_run_on_cpu(small(state), recipes[i]).worst_ratio <= 2.0);
-    assert_true(truth_run_on_cpu(layer(state), recipes[i]).worst_ratio <= 2.0);
+    assert_true(truth_run(small(state), recipes[i]).worst_ratio <= 2.0);
+    assert_true(truth_run(layer(state), recipes[i]).worst_ratio <= 2.0);
   }
 }
 
-int main(void) {
+enum { GRAPH_TESTS = 3 };
+
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(graphs_are_pytorch_float64),
       cmocka_unit_test(losses_of_three_adamw_steps_are_pytorch_float64),
@@ -85,5 +86,6 @@ int main(void) {
       cmocka_unit_test(f32_within_1e_4),
       cmocka_unit_test(bf16_within_twice_pytorch),
   };
-  return cmocka_run_group_tests_name("bert_golden", tests, load_truths, free_truths);
+  return truth_main(argc, argv, "bert_golden", tests, sizeof tests / sizeof *tests, GRAPH_TESTS, load_truths,
+                    free_truths);
 }

@@ -5,8 +5,8 @@
  * float32 gradients of a deep ReLU net are not reproducible (a sign flips where an activation is near zero,
  * and everything behind it changes), so that one comparison cannot do. In four parts: the graph: run in
  * double on the reference device, it agrees with PyTorch's float64 to 1e-9; the kernels: tests of each node
- * are in test_resnet50_kernels; the smooth twin (no kinks): in f32 and bf16 on the cpu, as one; the real net:
- * loss within 1e-4, gradients within 15 %, PyTorch's own distance printed beside ours. */
+ * are in test_resnet50_kernels; the smooth twin (no kinks): in f32 and bf16 on a device, as one; the real
+ * net: loss within 1e-4, gradients within 15 %, PyTorch's own distance printed beside ours. */
 #include "tests/model/truth.h"
 #include <math.h>
 #include <setjmp.h>
@@ -69,7 +69,7 @@ static void losses_of_three_steps_are_pytorch_float64(void **state) {
 /* ---- The device ------------------------------------------------------------------------------------------------- */
 
 static void check_smooth_f32(const Truth *truth, const char *recipe) {
-  TruthErrors errors = truth_run_on_cpu(truth, recipe);
+  TruthErrors errors = truth_run(truth, recipe);
   assert_true(errors.worst_gradient <= 1e-4);
   assert_true(errors.worst_statistic <= 1e-4);
   assert_true(errors.loss <= 1e-4);
@@ -81,7 +81,7 @@ static void smooth_twin_f32_vramlab_within_1e_4(void **state) {
 }
 
 static void check_smooth_bf16(const Truth *truth, const char *recipe) {
-  TruthErrors errors = truth_run_on_cpu(truth, recipe);
+  TruthErrors errors = truth_run(truth, recipe);
   assert_true(errors.worst_ratio <= 2.0);
   assert_true(errors.loss <= 2.0 * truth->golden.pytorch_bf16_loss_error);
 }
@@ -94,7 +94,7 @@ static void smooth_twin_bf16_vramlab_within_twice_pytorch(void **state) {
 }
 
 static void check_real_f32(const Truth *truth, const char *recipe) {
-  TruthErrors errors = truth_run_on_cpu(truth, recipe);
+  TruthErrors errors = truth_run(truth, recipe);
   assert_true(errors.loss <= 1e-4);
   assert_true(errors.worst_gradient <= 0.15);
 }
@@ -106,11 +106,13 @@ static void real_net_f32_vramlab_loss_within_1e_4(void **state) {
 
 /* Only told: bf16 gradients of the real net are noise in PyTorch as well. */
 static void real_net_bf16_is_told(void **state) {
-  TruthErrors errors = truth_run_on_cpu(real_net(state), "amp=bf16");
+  TruthErrors errors = truth_run(real_net(state), "amp=bf16");
   assert_true(isfinite(errors.loss));
 }
 
-int main(void) {
+enum { GRAPH_TESTS = 4 };
+
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(graph_of_real_net_is_pytorch_float64),
       cmocka_unit_test(graph_of_smooth_twin_is_pytorch_float64),
@@ -124,5 +126,6 @@ int main(void) {
       cmocka_unit_test(real_net_f32_vramlab_loss_within_1e_4),
       cmocka_unit_test(real_net_bf16_is_told),
   };
-  return cmocka_run_group_tests_name("resnet50_golden", tests, load_truths, free_truths);
+  return truth_main(argc, argv, "resnet50_golden", tests, sizeof tests / sizeof *tests, GRAPH_TESTS,
+                    load_truths, free_truths);
 }

@@ -58,7 +58,7 @@ static void recipes_keep_every_bit_in_double(void **state) {
 }
 
 static void check_f32(const Truth *of, const char *recipe, double gradient) {
-  TruthErrors errors = truth_run_on_cpu(of, recipe);
+  TruthErrors errors = truth_run(of, recipe);
   assert_true(errors.loss <= 1e-4);
   assert_true(errors.worst_gradient <= gradient);
 }
@@ -78,7 +78,7 @@ static void real_net_f32_loss_within_1e_4(void **state) {
 static void smooth_twin_bf16_within_twice_pytorch(void **state) {
   static const char *const recipes[] = {"amp=bf16", "stack=vramlab amp=bf16"};
   for (size_t i = 0; i < 2; i++) {
-    TruthErrors errors = truth_run_on_cpu(truth(state, SMOOTH), recipes[i]);
+    TruthErrors errors = truth_run(truth(state, SMOOTH), recipes[i]);
     assert_true(errors.worst_ratio <= 2.0);
     assert_true(errors.worst_gradient <= 0.25);
     assert_true(errors.loss <= 2.0 * truth(state, SMOOTH)->golden.pytorch_bf16_loss_error);
@@ -87,10 +87,12 @@ static void smooth_twin_bf16_within_twice_pytorch(void **state) {
 
 /* Only told: bf16 gradients of the real net are noise in PyTorch as well. */
 static void real_net_bf16_is_told(void **state) {
-  assert_true(isfinite(truth_run_on_cpu(truth(state, GROUPED), "amp=bf16").loss));
+  assert_true(isfinite(truth_run(truth(state, GROUPED), "amp=bf16").loss));
 }
 
-int main(void) {
+enum { GRAPH_TESTS = 3 };
+
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(graphs_are_pytorch_float64),
       cmocka_unit_test(losses_of_three_steps_are_pytorch_float64),
@@ -100,5 +102,6 @@ int main(void) {
       cmocka_unit_test(smooth_twin_bf16_within_twice_pytorch),
       cmocka_unit_test(real_net_bf16_is_told),
   };
-  return cmocka_run_group_tests_name("unet3d_golden", tests, load_truths, free_truths);
+  return truth_main(argc, argv, "unet3d_golden", tests, sizeof tests / sizeof *tests, GRAPH_TESTS,
+                    load_truths, free_truths);
 }

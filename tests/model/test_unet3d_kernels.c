@@ -23,12 +23,12 @@ static void bf16_vramlab_nodes_match(void **state) {
   every_node_matches(*state, "stack=vramlab amp=bf16", "groups=1");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(f32_nodes_match),
       cmocka_unit_test(f32_grouped_nodes_match),
       cmocka_unit_test(bf16_nodes_match),
       cmocka_unit_test(bf16_vramlab_nodes_match),
   };
-  return cmocka_run_group_tests_name("unet3d_kernels", tests, nodes_open_cpu, nodes_close_cpu);
+  return nodes_main(argc, argv, "unet3d_kernels", tests, sizeof tests / sizeof *tests);
 }

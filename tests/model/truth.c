@@ -1,4 +1,5 @@
 #include "tests/model/truth.h"
+#include "tests/devices/open_device.h"
 #include "tests/reference/reference.h"
 #include <math.h>
 #include <setjmp.h>
@@ -8,6 +9,9 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+static Device *device; /* under test */
+static bool checks_graph;
 
 static void assert_ok(Status status) {
   if (status.code != VL_OK) fail_msg("%s", status.message);
@@ -32,10 +36,10 @@ static StepSpec spec_of(const Truth *truth, const char *recipe, int32_t steps) {
 
 static void record_on_reference(const Truth *truth, const char *recipe, int32_t steps, StepRecord *record) {
   StepSpec spec = spec_of(truth, recipe, steps);
-  Device *device = NULL;
-  assert_ok(vl_reference_device_create(&device));
-  Status status = step_record(&spec, device, record);
-  vl_device_close(&device);
+  Device *reference = NULL;
+  assert_ok(vl_reference_device_create(&reference));
+  Status status = step_record(&spec, reference, record);
+  vl_device_close(&reference);
   assert_ok(status);
 }
 
@@ -43,7 +47,7 @@ void truth_load(Truth *truth) {
   char path[512];
   snprintf(path, sizeof path, "%s/tests/goldens/%s.json", VRAMLAB_SOURCE_DIR, truth->name);
   assert_ok(golden_load(path, &truth->golden));
-  record_on_reference(truth, "", GOLDEN_STEPS, &truth->reference);
+  record_on_reference(truth, "", checks_graph ? GOLDEN_STEPS : 1, &truth->reference);
 }
 
 void truth_clear(Truth *truth) {
@@ -133,16 +137,22 @@ static TruthErrors measure(const Truth *truth, const StepRecord *record, bool bf
   return errors;
 }
 
-TruthErrors truth_run_on_cpu(const Truth *truth, const char *recipe) {
-  DeviceOptions options = {0};
-  Device *device = NULL;
+TruthErrors truth_run(const Truth *truth, const char *recipe) {
   StepSpec spec = spec_of(truth, recipe, 1);
   StepRecord record;
-  assert_ok(vl_device_open("cpu", &options, &device));
-  Status status = step_record(&spec, device, &record);
-  vl_device_close(&device);
-  assert_ok(status);
+  assert_ok(step_record(&spec, device, &record));
   TruthErrors errors = measure(truth, &record, strstr(recipe, "bf16") != NULL);
   step_clear(&record);
   return errors;
+}
+
+int truth_main(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t count,
+               size_t graph_count, int (*load)(void **state), int (*clear)(void **state)) {
+  checks_graph = argc < 2;
+  int refused = open_device_or_skip(checks_graph ? "cpu" : argv[1], &(DeviceOptions){0}, &device);
+  if (refused) return refused;
+  size_t first = checks_graph ? 0 : graph_count;
+  int failed = _cmocka_run_group_tests(name, tests + first, count - first, load, clear);
+  vl_device_close(&device);
+  return failed;
 }
