@@ -58,7 +58,24 @@ static void peer_recipe(const json_t *peer, char *recipe, size_t size) {
   size_t used = amp ? (size_t)snprintf(recipe, size, "amp=%s", amp) : 0;
   if (!amp) *recipe = '\0';
   if (interval > 0) {
-    snprintf(recipe + used, size - used, "%scheckpoint=%lld", used ? " " : "", (long long)interval);
+    used += (size_t)snprintf(recipe + used, size - used, "%scheckpoint=%lld", used ? " " : "",
+                             (long long)interval);
+  }
+  if (json_is_true(json_object_get(peer, "tf32")))
+    snprintf(recipe + used, size - used, "%sprecision=tf32", used ? " " : "");
+}
+
+/* What the peer was told of the model, as settings of the case. */
+static void peer_settings(const json_t *peer, CellSpec *spec) {
+  static const struct {
+    const char *key, *setting;
+    json_int_t usual;
+  } settings[] = {{"size", "size", 0}, {"seq", "sequence", 0}, {"groups", "groups", 1}};
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    json_int_t value = json_integer_value(json_object_get(peer, settings[i].key));
+    if (value > settings[i].usual)
+      snprintf(spec->settings[spec->setting_count++], VL_NAME_BYTES, "%s=%lld", settings[i].setting,
+               (long long)value);
   }
 }
 
@@ -74,19 +91,24 @@ static void set_integer(json_t *record, const char *key, double value) {
 static void peer_name(const json_t *peer, char *text, size_t size) {
   const char *version = json_string_value(json_object_get(peer, "torch"));
   const char *malloc_name = json_string_value(json_object_get(peer, "malloc"));
-  snprintf(text, size, "PyTorch %s%s%s malloc=%s", version ? version : "?",
+  snprintf(text, size, "PyTorch %s%s%s%s%s%s", version ? version : "?",
            json_is_true(json_object_get(peer, "compile")) ? " compile" : " eager",
            json_is_true(json_object_get(peer, "channels_last")) ? " channels-last" : "",
-           malloc_name ? malloc_name : "?");
+           json_is_true(json_object_get(peer, "cudnn_benchmark")) ? " cudnn-benchmark" : "",
+           malloc_name ? " malloc=" : "", malloc_name ? malloc_name : "");
 }
 
 static Status record_from_peer(const json_t *peer, json_t **out) {
   double batch = 0, rate = 0, step_s = 0, base_bytes = 0, peak_bytes = 0, threads = 0, params = 0;
+  double allocated_bytes = 0, reserved_bytes = 0;
+  const char *gpu = json_string_value(json_object_get(peer, "gpu"));
   VL_TRY(peer_number(peer, "batch", &batch));
   VL_TRY(peer_number(peer, "samples_per_s", &rate));
   VL_TRY(peer_number(peer, "step_s", &step_s));
-  VL_TRY(peer_number(peer, "base_rss_bytes", &base_bytes));
-  VL_TRY(peer_number(peer, "peak_rss_bytes", &peak_bytes));
+  VL_TRY(peer_number(peer, gpu ? "base_driver_bytes" : "base_rss_bytes", &base_bytes));
+  VL_TRY(peer_number(peer, gpu ? "peak_driver_bytes" : "peak_rss_bytes", &peak_bytes));
+  if (gpu) VL_TRY(peer_number(peer, "peak_allocated_bytes", &allocated_bytes));
+  if (gpu) VL_TRY(peer_number(peer, "peak_reserved_bytes", &reserved_bytes));
   VL_TRY(peer_number(peer, "threads", &threads));
   VL_TRY(peer_number(peer, "params", &params));
   const char *case_name = json_string_value(json_object_get(peer, "case"));
@@ -96,11 +118,10 @@ static Status record_from_peer(const json_t *peer, json_t **out) {
   snprintf(cell.spec.case_name, sizeof cell.spec.case_name, "%s", case_name);
   peer_recipe(peer, cell.spec.recipe, sizeof cell.spec.recipe);
   cell.spec.micro_batch = (int64_t)batch;
-  cell.spec.threads = (int32_t)threads;
+  if (!gpu) cell.spec.threads = (int32_t)threads;
   cell.spec.inference = json_is_true(json_object_get(peer, "infer"));
-  json_int_t groups = json_integer_value(json_object_get(peer, "groups"));
-  if (groups > 1)
-    snprintf(cell.spec.settings[cell.spec.setting_count++], VL_NAME_BYTES, "groups=%lld", (long long)groups);
+  if (gpu) snprintf(cell.spec.device, sizeof cell.spec.device, "cuda");
+  peer_settings(peer, &cell.spec);
   VL_TRY(vl_cell_check(&cell.spec));
   json_t *record = vl_record_create_failure(&cell, "ok", "");
   char name[128];
@@ -114,6 +135,11 @@ static Status record_from_peer(const json_t *peer, json_t **out) {
   set_integer(record, "params", params);
   set_integer(record, "base_bytes", base_bytes);
   set_integer(record, "peak_step_bytes", peak_bytes - base_bytes);
+  if (gpu) {
+    set_text(record, "hardware", gpu);
+    set_integer(record, "peak_allocated_bytes", allocated_bytes);
+    set_integer(record, "peak_reserved_bytes", reserved_bytes);
+  }
   json_t *losses = json_object_get(peer, "losses");
   if (json_is_array(losses)) json_object_set(record, "losses", losses);
   *out = record;

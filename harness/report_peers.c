@@ -7,22 +7,30 @@
 
 enum { MAX_ROWS = 64 };
 
-/* The word "amp=..." of a recipe; "" without. */
-static const char *precision_of(const json_t *record, int *length) {
+/* The word "amp=..." or "precision=..." of a recipe; "" without. */
+static const char *word_of(const json_t *record, const char *key, int *length) {
   const char *recipe = vl_record_text(record, "recipe");
-  const char *at = recipe != NULL ? strstr(recipe, "amp=") : NULL;
+  const char *at = recipe != NULL ? strstr(recipe, key) : NULL;
   if (at == NULL) at = "";
   *length = (int)strcspn(at, " ");
   return at;
 }
 
+static bool same_precision(const json_t *a, const json_t *b) {
+  static const char *const keys[] = {"amp=", "precision="};
+  bool same = true;
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    int a_length, b_length;
+    const char *left = word_of(a, keys[i], &a_length), *right = word_of(b, keys[i], &b_length);
+    same = same && a_length == b_length && strncmp(left, right, (size_t)a_length) == 0;
+  }
+  return same;
+}
+
 /* Whether two cells did the same work under the same conditions, whoever did it. */
 static bool comparable(const json_t *a, const json_t *b) {
-  int a_length, b_length;
-  const char *left = precision_of(a, &a_length), *right = precision_of(b, &b_length);
   int64_t a_threads = vl_record_integer(a, "threads"), b_threads = vl_record_integer(b, "threads");
-  return vl_record_batch(a) == vl_record_batch(b) && vl_same_device(a, b) && a_length == b_length &&
-         strncmp(left, right, (size_t)a_length) == 0 &&
+  return vl_record_batch(a) == vl_record_batch(b) && vl_same_device(a, b) && same_precision(a, b) &&
          (a_threads < 0 || b_threads < 0 || a_threads == b_threads);
 }
 

@@ -189,6 +189,18 @@ class Import(ProgramTest):
                          (1200000000, 20.5, "amp=bf16", PEER["losses"]))
         self.assertEqual(peer["library"], "PyTorch 2.14.1 eager channels-last malloc=keep")
 
+    def test_peer_on_a_gpu(self):
+        line = {key: value for key, value in PEER.items() if "rss" not in key and key != "malloc"}
+        line.update(case="bert-base", amp=None, tf32=True, seq=512, size=0, cudnn_benchmark=True, gpu="NVIDIA H200",
+                    base_driver_bytes=1000, peak_driver_bytes=5000, peak_allocated_bytes=3000, peak_reserved_bytes=3500)
+        self.give(json.dumps(line), "--store", "store")
+        peer = self.journal("store")[1]
+        self.assertEqual((peer["device"], peer["hardware"], peer["settings"], peer["recipe"], peer["threads"]),
+                         ("cuda", "NVIDIA H200", "sequence=512", "precision=tf32", None))
+        self.assertEqual((peer["base_bytes"], peer["peak_step_bytes"], peer["peak_allocated_bytes"], peer["peak_reserved_bytes"]),
+                         (1000, 4000, 3000, 3500))
+        self.assertEqual(peer["library"], "PyTorch 2.14.1 eager channels-last cudnn-benchmark")
+
     def test_store_may_be_an_empty_directory_but_not_another_kind(self):
         os.mkdir(os.path.join(self.folder, "empty"))
         self.give(json.dumps(PEER), "--store", "empty")
