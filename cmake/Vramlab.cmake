@@ -46,8 +46,8 @@ target_compile_options(
             "$<$<AND:$<BOOL:${VRAMLAB_WERROR}>,$<COMPILE_LANGUAGE:C>>:-Werror>")
 if(VRAMLAB_SANITIZE)
   target_compile_options(
-    vramlab_options INTERFACE "$<$<COMPILE_LANGUAGE:C>:-fsanitize=${VRAMLAB_SANITIZE};-fno-omit-frame-pointer>"
-                              "$<$<COMPILE_LANGUAGE:C>:-fno-sanitize-recover=all>")
+    vramlab_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${VRAMLAB_SANITIZE};-fno-omit-frame-pointer>"
+                              "$<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize-recover=all>")
   target_link_options(vramlab_options INTERFACE "-fsanitize=${VRAMLAB_SANITIZE}")
 endif()
 

@@ -53,6 +53,15 @@ static Status open_module(const char *name, const char *needs, const DeviceOptio
   return open_function(vl_device_interface(), options, device);
 }
 
+/* Said before anything is loaded, where CUDA would say "no device". */
+static Status check_visible(void) {
+  VisibleDevices visible;
+  VL_TRY(vl_visible_devices(getenv("CUDA_VISIBLE_DEVICES"), &visible));
+  if (visible.all || visible.count > 0) return vl_ok();
+  return vl_error(VL_ENVIRONMENT, "cuda: CUDA_VISIBLE_DEVICES=\"%s\" hides every GPU; unset it, or name some",
+                  getenv("CUDA_VISIBLE_DEVICES"));
+}
+
 static Status open_backend(const char *name, const DeviceOptions *options, Device **device) {
   for (size_t i = 0; i < sizeof backends / sizeof *backends; ++i)
     if (strcmp(backends[i].name, name) == 0) return open_module(name, backends[i].needs, options, device);
@@ -88,6 +97,7 @@ Status vl_device_open(const char *name, const DeviceOptions *options, Device **d
   if (strcmp(name, "plan") == 0) return open_plan(options, device);
   if (options->profile)
     return vl_error(VL_INVALID, "device %s takes no profile (%s); only plan does", name, options->profile);
+  if (strcmp(name, "cuda") == 0) VL_TRY(check_visible());
   return open_backend(name, options, device);
 }
 

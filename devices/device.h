@@ -42,6 +42,30 @@ typedef struct DeviceDescription {
   bool has_tf32;           /* fp32 products may run in TF32 */
 } DeviceDescription;
 
+/* What is read off a card beside its work; -1: it cannot be told. */
+typedef struct DeviceReadings {
+  int64_t process_bytes; /* of this process, context and libraries included */
+  int64_t card_total_bytes, card_reserved_bytes, card_used_bytes; /* by everybody; reserved by the driver itself */
+  int64_t power_mw, energy_mj; /* energy since the driver was loaded: differences count */
+  int32_t clock_mhz, memory_clock_mhz, temperature_c;
+  int32_t throttled; /* 1: power or heat holds the clocks down */
+  int32_t mig;       /* 1: the card is cut into instances */
+} DeviceReadings;
+/* All -1. In the header for the modules, which link no devices. */
+static inline DeviceReadings vl_no_readings(void) {
+  return (DeviceReadings){.process_bytes = -1,
+                          .card_total_bytes = -1,
+                          .card_reserved_bytes = -1,
+                          .card_used_bytes = -1,
+                          .power_mw = -1,
+                          .energy_mj = -1,
+                          .clock_mhz = -1,
+                          .memory_clock_mhz = -1,
+                          .temperature_c = -1,
+                          .throttled = -1,
+                          .mig = -1};
+}
+
 typedef struct DeviceInterface {
   /* -- describe: needs no hardware where the library allows ------------------------------------------ */
   void (*describe)(const Device *device, DeviceDescription *description);
@@ -85,6 +109,12 @@ typedef struct DeviceInterface {
   Status (*launch)(Device *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                    uintptr_t workspace, const LaunchContext *context);
   Status (*synchronize)(Device *device);
+  /* Optional, both or none: what is launched between begin and end is queued at the end, at once, as a graph
+   * where the same launches with the same addresses were queued under the same key before (CUDA graphs).
+   * Whatever else is asked of the device meanwhile is done after what was launched so far. Errors of launches
+   * may come from end. */
+  void (*sequence_begin)(Device *device, const void *key);
+  Status (*sequence_end)(Device *device);
   /* -- offload: another tier of memory, with a stream of copies; offload_open is NULL where there is none --
    */
   /* The tier's memory, opened at the first call; its addresses are for copies only. VL_ENVIRONMENT names what
@@ -103,6 +133,8 @@ typedef struct DeviceInterface {
   int64_t (*driver_bytes)(Device *device);
   /* The highest driver_bytes since the last call with reset; -1: cannot tell. */
   int64_t (*driver_peak_bytes)(Device *device, bool reset);
+  /* Optional: what the card's management library says now. Slow (a millisecond): not within a timed step. */
+  void (*read)(Device *device, DeviceReadings *readings);
   void (*close)(Device *device);
 } DeviceInterface;
 
@@ -139,6 +171,18 @@ static inline uint64_t vl_device_interface(void) {
 /* The symbol a module exports; VL_ENVIRONMENT when `version` is not its own vl_device_interface(). */
 typedef Status (*DeviceOpenFunction)(uint64_t version, const DeviceOptions *options, Device **device);
 #define VL_DEVICE_OPEN_SYMBOL "vl_module_device_open"
+
+enum { VL_MAX_VISIBLE = 64 };
+
+/* The GPUs that CUDA_VISIBLE_DEVICES names, in its order, as it names them: "0", "GPU-aaaa0000", "MIG-...". */
+typedef struct VisibleDevices {
+  bool all; /* it is not set */
+  int32_t count;
+  char names[VL_MAX_VISIBLE][96];
+} VisibleDevices;
+/* Reads the value (NULL: not set). Empty is none; what follows -1 is ignored. VL_INVALID names an entry that is
+ * no device, or one that is there twice. */
+Status vl_visible_devices(const char *text, VisibleDevices *visible) VL_CHECKED;
 
 /* Wraps the describe half of `inner` (taken over) and replaces the execute half: memory is numbers, a
  * launch does nothing. `capacity_bytes` is what the imagined machine has; 0: no limit. */

@@ -24,6 +24,7 @@ typedef struct Walk {
   int32_t begin, end;   /* which of the schedule's micro-batches run */
   int64_t first_sample; /* of the step: what the first of them begins with */
   bool is_last;         /* nothing of the step comes after */
+  bool together;        /* launches between two fillings of the inputs are the device's to queue at once */
   uintptr_t *addresses; /* by buffer */
   Block **blocks;       /* by buffer: what this step obtained */
   uint64_t *events;     /* by instance: of a transfer, for its wait */
@@ -225,12 +226,22 @@ static Status download_plain_f32(const Walk *walk, const Tensor *tensor, float *
   return vl_error(VL_INTERNAL, "%s is not part of the schedule", tensor->name);
 }
 
+/* Launches from `instance` on up to the next end_together. */
+static void begin_together(const Walk *walk, const Instance *instance) {
+  if (walk->together) walk->run.device->interface->sequence_begin(walk->run.device, instance);
+}
+
+static Status end_together(const Walk *walk) {
+  return walk->together ? walk->run.device->interface->sequence_end(walk->run.device) : vl_ok();
+}
+
 /* Waits for the step and fetches what the caller asked for, while it still lives. */
 static Status finish(const Walk *walk) {
   Device *device = walk->run.device;
   const Program *program = &walk->run.executable->program;
   const Step *step = walk->step;
   if (step->records) return vl_ok();
+  VL_TRY(end_together(walk));
   VL_TRY(device->interface->synchronize(device));
   step->result->step_ns = vl_monotonic_ns() - step->start_ns - step->fill_ns;
   if (walk->schedule->transfers > 0) step->result->stall_ns = device->interface->offload_stall_ns(device);
@@ -253,6 +264,7 @@ static Status begin_micro_batch(Walk *walk, int32_t micro_batch) {
     engine_places_begin_micro_batch(walk->step->places);
     return vl_ok();
   }
+  VL_TRY(end_together(walk));
   VL_TRY(run->device->interface->synchronize(run->device));
   int64_t start_ns = vl_monotonic_ns();
   VL_TRY(run->fill(run->fill_context, walk->inputs, first_sample_of(walk, micro_batch)));
@@ -276,7 +288,10 @@ static Status between(Walk *walk, const Instance *before, const Instance *next) 
   bool update = next->node->segment == SEGMENT_UPDATE;
   bool checked = walk->step->records || before->node->segment == SEGMENT_UPDATE;
   if (update) return checked ? vl_ok() : check_counted(walk);
-  return next->micro_batch == before->micro_batch ? vl_ok() : begin_micro_batch(walk, next->micro_batch);
+  if (next->micro_batch == before->micro_batch) return vl_ok();
+  VL_TRY(begin_micro_batch(walk, next->micro_batch));
+  begin_together(walk, next);
+  return vl_ok();
 }
 
 static bool runs(const Walk *walk, const Instance *instance) {
@@ -291,7 +306,7 @@ static int64_t place_of(const Schedule *schedule, int32_t at) {
   return schedule->instances[at].node->position;
 }
 
-static Status walk_schedule(Walk *walk) {
+static Status walk_instances(Walk *walk) {
   const Schedule *schedule = walk->schedule;
   bool accumulates = walk->run.executable->program.accumulate > 1;
   const Instance *before = NULL, *last = NULL;
@@ -300,6 +315,7 @@ static Status walk_schedule(Walk *walk) {
   for (int32_t at = 0; at < schedule->instance_count; at++) {
     const Instance *instance = &schedule->instances[at];
     if (!runs(walk, instance)) continue;
+    if (!before) begin_together(walk, instance);
     if (accumulates && before) VL_TRY(between(walk, before, instance));
     if (walk->run.tracker && !walk->step->records)
       vl_tracker_set_place(walk->run.tracker, place_of(schedule, at));
@@ -313,6 +329,15 @@ static Status walk_schedule(Walk *walk) {
     before = instance;
   }
   return vl_ok();
+}
+
+/* Not together: what moves between tiers waits for launches, and who observes looks at each. */
+static Status walk_schedule(Walk *walk) {
+  const DeviceInterface *interface = walk->run.device->interface;
+  walk->together = interface->sequence_begin && !walk->step->records && !walk->run.observe &&
+                   walk->schedule->transfers == 0;
+  Status status = walk_instances(walk), ended = end_together(walk);
+  return status.code != VL_OK ? status : ended;
 }
 
 /* ---- A step of two programs ---- */

@@ -1,10 +1,10 @@
 /* Device addresses and the memory behind them, apart: cuMemAddressReserve, and for each granule cuMemCreate
- * and cuMemMap. The driver is opened at run time. */
+ * and cuMemMap. */
 #include "addresses.h"
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
-#include <dlfcn.h>
+#include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,28 +35,35 @@ struct CudaAddresses {
 
 /* ---- The driver ------------------------------------------------------------------------------------------- */
 
+/* Through the runtime, which has the driver open: nothing here links to it. */
 static bool load_driver(Driver *driver) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); /* the runtime has it open; never closed */
   const struct {
     const char *name;
+    unsigned version; /* of CUDA, in which the function has the type used here */
     void *function;
   } symbols[] = {
-      {"cuMemAddressReserve", &driver->reserve},
-      {"cuMemAddressFree", &driver->free},
-      {"cuMemCreate", &driver->create},
-      {"cuMemRelease", &driver->release},
-      {"cuMemMap", &driver->map},
-      {"cuMemUnmap", &driver->unmap},
-      {"cuMemSetAccess", &driver->set_access},
-      {"cuCtxGetDevice", &driver->device},
-      {"cuDeviceGetAttribute", &driver->attribute},
+      {"cuMemAddressReserve", 10020, &driver->reserve},
+      {"cuMemAddressFree", 10020, &driver->free},
+      {"cuMemCreate", 10020, &driver->create},
+      {"cuMemRelease", 10020, &driver->release},
+      {"cuMemMap", 10020, &driver->map},
+      {"cuMemUnmap", 10020, &driver->unmap},
+      {"cuMemSetAccess", 10020, &driver->set_access},
+      {"cuCtxGetDevice", 2000, &driver->device},
+      {"cuDeviceGetAttribute", 2000, &driver->attribute},
   };
-  for (size_t i = 0; library && i < sizeof symbols / sizeof *symbols; i++) {
-    void *symbol = dlsym(library, symbols[i].name);
-    if (!symbol) return false;
+  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+    void *symbol = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    cudaError_t error = cudaGetDriverEntryPointByVersion(symbols[i].name, &symbol, symbols[i].version,
+                                                         cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
     memcpy(symbols[i].function, &symbol, sizeof symbol); /* ISO C knows no cast from object to function */
   }
-  return library != NULL;
+  return true;
 }
 
 CudaAddresses *cuda_addresses_open(void) {

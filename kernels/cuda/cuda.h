@@ -41,21 +41,31 @@ typedef struct CudaFault {
   int64_t below;   /* values 0 .. below-1 were accepted */
 } CudaFault;
 
+typedef struct CudaSequences CudaSequences;
+typedef struct CudaOffload CudaOffload;
+
 typedef struct CudaDevice {
-  Device device; /* first: a Device pointer is a CudaDevice pointer */
-  cudaStream_t stream; /* of every launch */
+  Device device;       /* first: a Device pointer is a CudaDevice pointer */
+  cudaStream_t stream; /* of every launch; made without blocking, so that the legacy stream waits for nothing */
   Backing backing;
   CudaAddresses *addresses; /* NULL: the driver has no virtual memory management */
-  CudaLibraries *libraries; /* NULL until first used: cuda_libraries */
   CudnnPlans *convolutions; /* NULL until first used */
-  CudaFault *fault;         /* as seen by the device */
+  void *bounce;             /* what moves over itself goes through it; NULL until then */
+  CudaLibraries *libraries; /* NULL until first used */
+  struct StepSlots *slots;   /* of launches that are in no graph */
+  CudaSequences *sequences; /* NULL until one begins */
+  CudaOffload *offload; /* NULL until opened */
+  struct CudaNvml *nvml;    /* NULL: no library, or it does not know the card */
+  CudaFault *fault;     /* mapped host memory, the host's address */
+  CudaFault *fault_address;
   DeviceDescription description;
-  int32_t major, minor;     /* compute capability */
+  int32_t major, minor; /* compute capability */
   int32_t multiprocessors;
-  int64_t shared_bytes;     /* most a block may have */
-  bool deterministic;       /* no algorithm whose sums depend on timing */
   bool tf32;                /* products of f32 in TF32: DeviceOptions.tf32 where the card has it (8.0 on) */
-  struct CudaState *state;  /* device.c's own: steps, offload, marks */
+  int64_t shared_bytes;       /* the most a block may have */
+  bool deterministic;         /* no algorithm whose sums depend on timing */
+  int64_t used_at_open_bytes; /* of the card, by everybody, this process's context included */
+  int64_t peak_bytes;         /* the highest driver_bytes seen */
 } CudaDevice;
 
 /* ---- Ops ---------------------------------------------------------------------------------------------- */
@@ -125,6 +135,59 @@ typedef struct CudaChannels {
   int64_t n, channels, spatial, channel_stride, spatial_stride;
 } CudaChannels;
 CudaChannels cuda_channels(LayoutId layout, const Tensor *tensor);
+
+/* Host data between plain order and a layout; count is the storage's elements. For upload and download. */
+void cuda_host_to_layout(LayoutId layout, const Storage *storage, const void *plain, void *laid_out);
+void cuda_host_from_layout(LayoutId layout, const Storage *storage, const void *laid_out, void *plain);
+
+/* ---- Memory (memory.c) ------------------------------------------------------------------------------------------ */
+
+/* The card's memory: cudaMalloc, and where the driver has it virtual memory management (addresses.c). */
+Backing cuda_backing(CudaDevice *device);
+/* What the card's use has grown by since opening, -1: cannot tell. Every call may raise peak_bytes. */
+int64_t cuda_driver_bytes(CudaDevice *device);
+
+/* ---- Steps (steps.c): values that change from step to step -------------------------------------------------------- */
+
+/* Pinned host memory and device memory side by side: a copy before the first kernel that reads a slot. */
+typedef struct StepSlots {
+  CudaStep *host, *on_card;
+  int32_t count, used;
+} StepSlots;
+Status cuda_slots_open(StepSlots *slots, int32_t count) VL_CHECKED;
+void cuda_slots_close(StepSlots *slots);
+/* Device memory that will hold the context's values for what is queued from now on; waits when all slots are
+ * in use. */
+Status cuda_slots_at(CudaDevice *device, StepSlots *slots, const LaunchContext *context,
+                     const CudaStep **step) VL_CHECKED;
+void cuda_step_set(CudaStep *step, const LaunchContext *context);
+
+/* ---- Sequences (sequence.c): launches that are queued together, as CUDA graphs ------------------------------------- */
+
+void cuda_sequence_begin(Device *device, const void *key);
+Status cuda_sequence_end(Device *device) VL_CHECKED;
+/* Whether a launch was taken by a sequence that has begun; else the caller queues it. */
+bool cuda_sequence_take(CudaDevice *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
+                        uintptr_t workspace, const LaunchContext *context);
+/* Queues what a sequence holds back, before anything that is not a launch. An error comes from the next
+ * synchronize or end. */
+void cuda_sequence_flush(CudaDevice *device);
+/* Forgets every graph: a kernel is about to go, or the device. */
+void cuda_sequences_drop(CudaDevice *device);
+void cuda_sequences_close(CudaDevice *device);
+/* Queues one launch. */
+Status cuda_launch_now(CudaDevice *device, StepSlots *slots, Kernel *kernel, const uintptr_t *inputs,
+                       const uintptr_t *outputs, uintptr_t workspace, const LaunchContext *context) VL_CHECKED;
+
+/* ---- Offload tier (offload.c): pinned host memory, and a stream of copies ---------------------------------------- */
+
+Status cuda_offload_open(Device *device, const Backing **backing) VL_CHECKED;
+Status cuda_offload_copy(Device *device, bool out, uintptr_t address, uintptr_t tier_address, int64_t bytes,
+                         uint64_t *event) VL_CHECKED;
+Status cuda_offload_wait(Device *device, uint64_t event) VL_CHECKED;
+Status cuda_offload_synchronize(CudaOffload *offload) VL_CHECKED;
+int64_t cuda_offload_stall_ns(Device *device);
+void cuda_offload_close(CudaOffload **offload);
 
 /* ---- Libraries (libraries.c) --------------------------------------------------------------------------------- */
 

@@ -1,39 +1,14 @@
-/* kernels/cuda: the device of NVIDIA GPUs. It owns memory and copies; it has no kernels for ops yet, so
- * `supports` refuses each by name. Buffers are plain (dense, row-major). */
-#include "devices/device.h"
-#include "addresses.h"
-#include "probe.h"
+/* The cuda device: devices/device.h on the CUDA runtime. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/addresses.h"
+#include "kernels/cuda/nvml.h"
+#include "kernels/cuda/probe.h"
 
-#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* How long launches waited for a copy: between two marks around the wait. */
-typedef struct Stall {
-  cudaEvent_t before, after;
-} Stall;
-
-/* Pinned host memory, and a stream of copies beside the launches, which are in the default stream. */
-typedef struct Offload {
-  Backing backing; /* context NULL: not opened */
-  cudaStream_t copies;
-  cudaEvent_t *events; /* made once, handed out from the front, all free again after a step */
-  int32_t event_count, event_used;
-  Stall *stalls; /* since the last call of offload_stall_ns */
-  int32_t stall_count, stall_capacity;
-} Offload;
-
-typedef struct CudaDevice {
-  Device device; /* first: a Device * is a CudaDevice * */
-  Backing backing;
-  CudaAddresses *addresses; /* NULL: the driver has no virtual memory management */
-  void *bounce;             /* what moves over itself goes through it; NULL until then */
-  Offload offload;
-  DeviceDescription description;
-  int64_t used_at_open_bytes; /* by everybody on the card, this process's context included */
-} CudaDevice;
-
-static CudaDevice *cuda_of(Device *device) { return (CudaDevice *)device; }
+static CudaDevice *own(Device *device) { return (CudaDevice *)(void *)device; }
 
 /* ---- Errors ----------------------------------------------------------------------------------------------- */
 
@@ -83,320 +58,197 @@ static Status environment_error(const char *call, cudaError_t error) {
 }
 
 /* An error after the device was opened: the card or our own use of it is at fault. */
-static Status execution_error(const char *call, cudaError_t error) {
+Status cuda_status(cudaError_t error, const char *call, const Node *node) {
+  if (error == cudaSuccess) return vl_ok();
   (void)cudaGetLastError();
-  return vl_error(VL_INTERNAL, "cuda: %s gave code %d (%s): %s", call, (int)error, cudaGetErrorName(error),
-                  cudaGetErrorString(error));
-}
-
-static Status no_kernel(const Node *node) {
-  return vl_error(VL_UNSUPPORTED, "the cuda device has no kernel for %s yet (node in %s)", node->op->name,
-                  node->scope == NULL || node->scope[0] == '\0' ? "no scope" : node->scope);
+  return vl_error(error == cudaErrorMemoryAllocation ? VL_OUT_OF_MEMORY : VL_INTERNAL,
+                  "cuda: %s gave code %d (%s): %s%s%s", call, (int)error, cudaGetErrorName(error),
+                  cudaGetErrorString(error), node ? ", in " : "",
+                  !node ? "" : node->scope && node->scope[0] ? node->scope : node->op->name);
 }
 
 /* ---- Describe --------------------------------------------------------------------------------------------- */
 
 static void describe(const Device *device, DeviceDescription *description) {
-  *description = ((const CudaDevice *)device)->description;
+  *description = ((const CudaDevice *)(const void *)device)->description;
+}
+
+static Status find_op(const Node *node, const CudaOp **op) {
+  *op = cuda_op_find(node->op->name);
+  if (*op) return vl_ok();
+  return vl_error(VL_UNSUPPORTED, "the cuda device has no kernel for %s yet (node in %s)", node->op->name,
+                  node->scope == NULL || node->scope[0] == '\0' ? "no scope" : node->scope);
 }
 
 static Status supports(Device *device, const Node *node) {
-  (void)device;
-  return no_kernel(node);
+  const CudaOp *op;
+  VL_TRY(find_op(node, &op));
+  return op->supports ? op->supports(own(device), node) : vl_ok();
 }
 
 static Status choose_layouts(Device *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
-  (void)device;
-  for (int32_t i = 0; i < node->input_count; i++)
-    inputs[i] = LAYOUT_PLAIN;
-  for (int32_t i = 0; i < node->output_count; i++)
-    outputs[i] = LAYOUT_PLAIN;
-  return vl_ok();
+  const CudaOp *op;
+  VL_TRY(find_op(node, &op));
+  return op->choose_layouts(own(device), node, inputs, outputs);
 }
 
+/* No layout pads. */
 static int64_t storage_bytes(Device *device, LayoutId layout, const Storage *storage) {
   (void)device;
-  (void)layout; /* plain is the only one */
+  (void)layout;
   return vl_dtype_bytes(storage->dtype, storage->elements);
 }
 
+/* Some channels of a sample are not together in channels last; whole samples are. */
 static bool view_is_legal(Device *device, LayoutId layout, const Tensor *view) {
   (void)device;
-  (void)view;
-  return layout == LAYOUT_PLAIN;
+  const Tensor *root = view->storage->root;
+  return layout == LAYOUT_PLAIN || (root && vl_tensor_same_shape(view, root));
 }
 
 static const char *layout_name(Device *device, LayoutId layout) {
   (void)device;
-  return layout == LAYOUT_PLAIN ? "plain" : "any";
+  return layout == LAYOUT_PLAIN ? "plain" : layout == CUDA_CHANNELS_LAST ? "channels last" : "any";
+}
+
+static void kernel_destroy(Device *device, Kernel **kernel) {
+  if (!*kernel) return;
+  cuda_sequences_drop(own(device));
+  if ((*kernel)->op->destroy) (*kernel)->op->destroy(own(device), *kernel);
+  free((*kernel)->data);
+  free(*kernel);
+  *kernel = NULL;
 }
 
 static Status prepare(Device *device, const Node *node, const LayoutId *inputs, const LayoutId *outputs,
                       Kernel **kernel) {
-  (void)device;
-  (void)inputs;
-  (void)outputs;
+  const CudaOp *op;
   *kernel = NULL;
-  return no_kernel(node);
+  VL_TRY(find_op(node, &op));
+  Kernel *made = vl_allocate(sizeof *made);
+  made->device = own(device);
+  made->op = op;
+  made->node = node;
+  snprintf(made->implementation, sizeof made->implementation, "own");
+  for (int32_t i = 0; i < node->input_count; i++)
+    made->inputs[i] = inputs[i];
+  for (int32_t i = 0; i < node->output_count; i++)
+    made->outputs[i] = outputs[i];
+  Status status = op->prepare ? op->prepare(own(device), made) : vl_ok();
+  if (status.code == VL_OK)
+    *kernel = made;
+  else
+    kernel_destroy(device, &made);
+  return status;
 }
 
-/* `prepare` hands out no kernel, so the functions that take one are never reached with one. */
-static int64_t workspace_bytes(const Kernel *kernel) {
-  (void)kernel;
-  return 0;
-}
+static int64_t workspace_bytes(const Kernel *kernel) { return kernel->workspace_bytes; }
+static const char *implementation(const Kernel *kernel) { return kernel->implementation; }
 
-static const char *implementation(const Kernel *kernel) {
-  (void)kernel;
-  return "none";
-}
-
-static void kernel_destroy(Device *device, Kernel **kernel) {
-  (void)device;
-  *kernel = NULL;
-}
+/* ---- Execute ------------------------------------------------------------------------------------------------ */
 
 static Status build(Device *device, Kernel *kernel) {
-  (void)device;
-  (void)kernel;
-  return vl_error(VL_UNSUPPORTED, "the cuda device has no kernels to build yet");
+  return kernel->op->build ? kernel->op->build(own(device), kernel) : vl_ok();
+}
+
+static const Backing *backing(Device *device) { return &own(device)->backing; }
+
+static Status wait_for_stream(CudaDevice *device) {
+  return cuda_status(cudaStreamSynchronize(device->stream), "cudaStreamSynchronize", NULL);
+}
+
+/* The host's memory may be used again when this returns. */
+static Status copy_and_wait(CudaDevice *device, void *to, const void *from, size_t bytes, bool to_card) {
+  cuda_sequence_flush(device);
+  VL_TRY(cuda_status(cudaMemcpyAsync(to, from, bytes, to_card ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
+                                     device->stream),
+                     to_card ? "cudaMemcpyAsync to the card" : "cudaMemcpyAsync to the host", NULL));
+  return wait_for_stream(device);
+}
+
+static Status upload(Device *device, const Storage *storage, const void *host, uintptr_t address) {
+  size_t bytes = (size_t)vl_dtype_bytes(storage->dtype, storage->elements);
+  if (storage->layout == LAYOUT_PLAIN) return copy_and_wait(own(device), (void *)address, host, bytes, true);
+  void *laid_out = vl_allocate(bytes);
+  cuda_host_to_layout(storage->layout, storage, host, laid_out);
+  Status status = copy_and_wait(own(device), (void *)address, laid_out, bytes, true);
+  free(laid_out);
+  return status;
+}
+
+static Status download(Device *device, const Storage *storage, uintptr_t address, void *host) {
+  size_t bytes = (size_t)vl_dtype_bytes(storage->dtype, storage->elements);
+  if (storage->layout == LAYOUT_PLAIN)
+    return copy_and_wait(own(device), host, (const void *)address, bytes, false);
+  void *laid_out = vl_allocate(bytes);
+  Status status = copy_and_wait(own(device), laid_out, (const void *)address, bytes, false);
+  if (status.code == VL_OK) cuda_host_from_layout(storage->layout, storage, laid_out, host);
+  free(laid_out);
+  return status;
+}
+
+Status cuda_launch_now(CudaDevice *device, StepSlots *slots, Kernel *kernel, const uintptr_t *inputs,
+                       const uintptr_t *outputs, uintptr_t workspace, const LaunchContext *context) {
+  CudaLaunch launch = {.inputs = inputs,
+                       .outputs = outputs,
+                       .workspace = workspace,
+                       .stream = device->stream,
+                       .fault = device->fault_address};
+  VL_TRY(cuda_slots_at(device, slots, context, &launch.step));
+  return kernel->op->launch(kernel, &launch);
 }
 
 static Status launch(Device *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                      uintptr_t workspace, const LaunchContext *context) {
-  (void)device;
-  (void)kernel;
-  (void)inputs;
-  (void)outputs;
-  (void)workspace;
-  (void)context;
-  return vl_error(VL_UNSUPPORTED, "the cuda device has no kernels to launch yet");
+  CudaDevice *cuda = own(device);
+  if (cuda_sequence_take(cuda, kernel, inputs, outputs, workspace, context)) return vl_ok();
+  return cuda_launch_now(cuda, cuda->slots, kernel, inputs, outputs, workspace, context);
 }
 
-static Status synchronize(Device *device);
-
-/* ---- Memory and copies ------------------------------------------------------------------------------------ */
-
-static Status reserve(void *context, int64_t bytes, uintptr_t *address) {
-  (void)context;
-  void *memory = NULL;
-  size_t free_bytes = 0, total_bytes = 0;
-  cudaError_t error = cudaMalloc(&memory, (size_t)bytes); /* commits: the card has no lazy pages */
-  if (error == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();
-    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-    return vl_error(VL_OUT_OF_MEMORY,
-                    "cuda: cudaMalloc of %lld bytes refused; the card has %zu of %zu bytes free",
-                    (long long)bytes, free_bytes, total_bytes);
-  }
-  if (error != cudaSuccess) return execution_error("cudaMalloc", error);
-  *address = (uintptr_t)memory;
-  return vl_ok();
-}
-
-static void release(void *context, uintptr_t address, int64_t bytes) {
-  (void)context;
-  (void)bytes;
-  /* An error here is an earlier launch's, which synchronize reports. */
-  (void)cudaFree((void *)address);
-}
-
-static Status reserve_addresses(void *context, int64_t bytes, int64_t granule_bytes, uintptr_t *address) {
-  return cuda_addresses_reserve(((CudaDevice *)context)->addresses, bytes, granule_bytes, address);
-}
-
-static void release_addresses(void *context, uintptr_t address, int64_t bytes) {
-  (void)bytes;
-  cuda_addresses_release(((CudaDevice *)context)->addresses, address);
-}
-
-static Status commit(void *context, uintptr_t address, int64_t bytes) {
-  return cuda_addresses_commit(((CudaDevice *)context)->addresses, address, bytes);
-}
-
-/* The driver does not wait for what still runs there. */
-static void decommit(void *context, uintptr_t address, int64_t bytes) {
-  (void)cudaDeviceSynchronize();
-  cuda_addresses_decommit(((CudaDevice *)context)->addresses, address, bytes);
-}
-
-enum { BOUNCE_BYTES = 32 << 20 };
-
-static Status copy_on_device(uintptr_t to, uintptr_t from, int64_t bytes) {
-  cudaError_t error = cudaMemcpy((void *)to, (const void *)from, (size_t)bytes, cudaMemcpyDeviceToDevice);
-  return error == cudaSuccess ? vl_ok() : execution_error("cudaMemcpy on the device", error);
-}
-
-/* Down over itself in parts: as long as the distance, or through a buffer where that is short. */
-static Status move_down(CudaDevice *cuda, uintptr_t to, uintptr_t from, int64_t bytes) {
-  int64_t distance = (int64_t)(from - to), part = distance < BOUNCE_BYTES ? BOUNCE_BYTES : distance;
-  cudaError_t error = cuda->bounce ? cudaSuccess : cudaMalloc(&cuda->bounce, BOUNCE_BYTES);
-  if (error != cudaSuccess) return execution_error("cudaMalloc of 32 MiB to move blocks through", error);
-  for (int64_t at = 0; at < bytes; at += part) {
-    int64_t size = bytes - at < part ? bytes - at : part;
-    uintptr_t source = from + (uintptr_t)at;
-    if (distance < size) {
-      VL_TRY(copy_on_device((uintptr_t)cuda->bounce, source, size));
-      source = (uintptr_t)cuda->bounce;
-    }
-    VL_TRY(copy_on_device(to + (uintptr_t)at, source, size));
-  }
-  return synchronize(&cuda->device);
-}
-
-static Status move(void *context, uintptr_t to, uintptr_t from, int64_t bytes) {
-  CudaDevice *cuda = context;
-  if (to < from && from - to < (uintptr_t)bytes) return move_down(cuda, to, from, bytes);
-  VL_TRY(copy_on_device(to, from, bytes));
-  return synchronize(&cuda->device); /* copies within the device do not block the host */
-}
-
-static const Backing *backing(Device *device) { return &cuda_of(device)->backing; }
-
-static Status upload(Device *device, const Storage *storage, const void *host, uintptr_t address) {
-  size_t bytes = (size_t)storage_bytes(device, LAYOUT_PLAIN, storage);
-  cudaError_t error = cudaMemcpy((void *)address, host, bytes, cudaMemcpyHostToDevice);
-  return error == cudaSuccess ? vl_ok() : execution_error("cudaMemcpy to the device", error);
-}
-
-static Status download(Device *device, const Storage *storage, uintptr_t address, void *host) {
-  size_t bytes = (size_t)storage_bytes(device, LAYOUT_PLAIN, storage);
-  cudaError_t error = cudaMemcpy(host, (const void *)address, bytes, cudaMemcpyDeviceToHost);
-  return error == cudaSuccess ? vl_ok() : execution_error("cudaMemcpy to the host", error);
-}
-
-/* ---- Offload tier ------------------------------------------------------------------------------------------- */
-
-static Status offload_reserve(void *context, int64_t bytes, uintptr_t *address) {
-  (void)context;
-  void *memory = NULL;
-  cudaError_t error = cudaHostAlloc(&memory, (size_t)bytes, cudaHostAllocDefault);
-  if (error == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();
-    return vl_error(VL_OUT_OF_MEMORY, "cuda: cudaHostAlloc of %lld bytes of pinned host memory refused",
-                    (long long)bytes);
-  }
-  if (error != cudaSuccess) return execution_error("cudaHostAlloc", error);
-  *address = (uintptr_t)memory;
-  return vl_ok();
-}
-
-static void offload_release(void *context, uintptr_t address, int64_t bytes) {
-  (void)context;
-  (void)bytes;
-  (void)cudaFreeHost((void *)address);
-}
-
-static Status offload_open(Device *device, const Backing **backing) {
-  Offload *offload = &cuda_of(device)->offload;
-  *backing = &offload->backing;
-  if (offload->backing.context) return vl_ok();
-  cudaError_t error = cudaStreamCreateWithFlags(&offload->copies, cudaStreamNonBlocking);
-  if (error != cudaSuccess) return execution_error("cudaStreamCreateWithFlags", error);
-  offload->backing = (Backing){.context = device, .reserve = offload_reserve, .release = offload_release};
-  return vl_ok();
-}
-
-static Status take_event(Offload *offload, cudaEvent_t *event) {
-  if (offload->event_used == offload->event_count) {
-    size_t count = (size_t)offload->event_count + 1;
-    cudaError_t error = cudaEventCreate(event);
-    if (error != cudaSuccess) return execution_error("cudaEventCreate", error);
-    offload->events = vl_reallocate(offload->events, count * sizeof(cudaEvent_t));
-    offload->events[offload->event_count++] = *event;
-  }
-  *event = offload->events[offload->event_used++];
-  return vl_ok();
-}
-
-static Status record(Offload *offload, cudaStream_t stream, cudaEvent_t *event) {
-  VL_TRY(take_event(offload, event));
-  cudaError_t error = cudaEventRecord(*event, stream);
-  return error == cudaSuccess ? vl_ok() : execution_error("cudaEventRecord", error);
-}
-
-static Status offload_copy(Device *device, bool out, uintptr_t address, uintptr_t tier_address, int64_t bytes,
-                           uint64_t *event) {
-  Offload *offload = &cuda_of(device)->offload;
-  cudaEvent_t launched, copied;
-  VL_TRY(record(offload, cudaStreamLegacy, &launched));
-  cudaError_t error = cudaStreamWaitEvent(offload->copies, launched, 0);
-  if (error != cudaSuccess) return execution_error("cudaStreamWaitEvent", error);
-  error =
-      cudaMemcpyAsync((void *)(out ? tier_address : address), (const void *)(out ? address : tier_address),
-                      (size_t)bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, offload->copies);
-  if (error != cudaSuccess) return execution_error("cudaMemcpyAsync", error);
-  VL_TRY(record(offload, offload->copies, &copied));
-  *event = (uint64_t)(uintptr_t)copied;
-  return vl_ok();
-}
-
-static Status offload_wait(Device *device, uint64_t event) {
-  Offload *offload = &cuda_of(device)->offload;
-  Stall stall;
-  VL_TRY(record(offload, cudaStreamLegacy, &stall.before));
-  cudaError_t error = cudaStreamWaitEvent(cudaStreamLegacy, (cudaEvent_t)(uintptr_t)event, 0);
-  if (error != cudaSuccess) return execution_error("cudaStreamWaitEvent", error);
-  VL_TRY(record(offload, cudaStreamLegacy, &stall.after));
-  if (offload->stall_count == offload->stall_capacity) {
-    offload->stall_capacity = offload->stall_capacity ? 2 * offload->stall_capacity : 256;
-    offload->stalls =
-        vl_reallocate(offload->stalls, (size_t)offload->stall_capacity * sizeof *offload->stalls);
-  }
-  offload->stalls[offload->stall_count++] = stall;
-  return vl_ok();
-}
-
-/* What an event takes itself, a few microseconds, is in it. */
-static int64_t offload_stall_ns(Device *device) {
-  Offload *offload = &cuda_of(device)->offload;
-  double total_ms = 0.0;
-  for (int32_t i = 0; i < offload->stall_count; i++) {
-    float ms = 0.0F;
-    if (cudaEventElapsedTime(&ms, offload->stalls[i].before, offload->stalls[i].after) == cudaSuccess)
-      total_ms += (double)ms;
-  }
-  offload->stall_count = offload->event_used = 0;
-  return (int64_t)(total_ms * 1e6);
-}
-
-static void offload_close(Offload *offload) {
-  for (int32_t i = 0; i < offload->event_count; i++)
-    (void)cudaEventDestroy(offload->events[i]);
-  if (offload->backing.context) (void)cudaStreamDestroy(offload->copies);
-  free(offload->events);
-  free(offload->stalls);
+static Status report_fault(CudaDevice *device) {
+  CudaFault fault = *device->fault;
+  memset(device->fault, 0, sizeof *device->fault);
+  return vl_error(VL_INVALID, "cuda: node %d read %lld at place %lld; accepted: 0 to %lld", fault.node_id,
+                  (long long)fault.value, (long long)fault.place, (long long)fault.below - 1);
 }
 
 static Status synchronize(Device *device) {
-  (void)device;
-  cudaError_t error = cudaDeviceSynchronize();
-  return error == cudaSuccess ? vl_ok() : execution_error("cudaDeviceSynchronize", error);
+  CudaDevice *cuda = own(device);
+  cuda_sequence_flush(cuda);
+  VL_TRY(wait_for_stream(cuda));
+  VL_TRY(cuda_offload_synchronize(cuda->offload));
+  cuda->slots->used = 0; /* everything queued has run */
+  (void)cuda_driver_bytes(cuda); /* what libraries took meanwhile */
+  return cuda->fault->raised ? report_fault(cuda) : vl_ok();
 }
 
-/* What the card's use has grown by since opening. The runtime tells no process's own share, so what others
- * take meanwhile is in it; the context itself, there at opening, is not. */
-static int64_t driver_bytes(Device *device) {
-  size_t free_bytes = 0, total_bytes = 0;
-  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return -1;
-  }
-  return (int64_t)(total_bytes - free_bytes) - cuda_of(device)->used_at_open_bytes;
-}
+static int64_t driver_bytes(Device *device) { return cuda_driver_bytes(own(device)); }
 
+/* Memory grows where the heap reserves, and where libraries do, between synchronizations: looked at there. */
 static int64_t driver_peak_bytes(Device *device, bool reset) {
-  (void)device;
-  (void)reset;
-  return -1; /* the runtime keeps no high-water mark of cudaMalloc */
+  CudaDevice *cuda = own(device);
+  int64_t now = cuda_driver_bytes(cuda), peak = cuda->peak_bytes;
+  if (reset) cuda->peak_bytes = now;
+  return now < 0 ? -1 : peak;
 }
 
+static void read_card(Device *device, DeviceReadings *readings) { cuda_nvml_read(own(device)->nvml, readings); }
+
+/* The context is the process's, shared with other devices opened on this card: it stays. */
 static void close_device(Device *device) {
-  /* The context is the process's, shared with other devices opened on this card: it stays. */
-  offload_close(&cuda_of(device)->offload);
-  cuda_addresses_close(&cuda_of(device)->addresses);
-  (void)cudaFree(cuda_of(device)->bounce);
-  free(cuda_of(device));
+  CudaDevice *cuda = own(device);
+  if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
+  cuda_offload_close(&cuda->offload);
+  cuda_libraries_close(&cuda->libraries);
+  cuda_sequences_close(cuda);
+  if (cuda->slots) cuda_slots_close(cuda->slots);
+  free(cuda->slots);
+  cuda_addresses_close(&cuda->addresses);
+  cuda_nvml_close(&cuda->nvml);
+  (void)cudaFree(cuda->bounce);
+  (void)cudaFreeHost(cuda->fault);
+  if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);
+  free(cuda);
 }
 
 /* ---- Opening ---------------------------------------------------------------------------------------------- */
@@ -418,12 +270,15 @@ static const DeviceInterface cuda_interface = {
     .download = download,
     .launch = launch,
     .synchronize = synchronize,
-    .offload_open = offload_open,
-    .offload_copy = offload_copy,
-    .offload_wait = offload_wait,
-    .offload_stall_ns = offload_stall_ns,
+    .sequence_begin = cuda_sequence_begin,
+    .sequence_end = cuda_sequence_end,
+    .offload_open = cuda_offload_open,
+    .offload_copy = cuda_offload_copy,
+    .offload_wait = cuda_offload_wait,
+    .offload_stall_ns = cuda_offload_stall_ns,
     .driver_bytes = driver_bytes,
     .driver_peak_bytes = driver_peak_bytes,
+    .read = read_card,
     .close = close_device,
 };
 
@@ -457,7 +312,32 @@ static Status open_card(CudaDevice *cuda) {
            driver_text);
   description->memory_bytes = (int64_t)total_bytes;
   description->has_time = true;
+  description->has_tf32 = properties.major >= 8;
+  cuda->major = properties.major;
+  cuda->minor = properties.minor;
+  cuda->multiprocessors = properties.multiProcessorCount;
+  cuda->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
   cuda->used_at_open_bytes = (int64_t)(total_bytes - free_bytes);
+  return vl_ok();
+}
+
+enum { STEP_SLOTS = 256 }; /* distinct contexts between two synchronizations, before launches wait */
+
+static Status open_resources(CudaDevice *cuda) {
+  VL_TRY(cuda_status(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
+                     "cudaStreamCreateWithFlags", NULL));
+  VL_TRY(cuda_status(cudaHostAlloc((void **)&cuda->fault, sizeof *cuda->fault, cudaHostAllocMapped),
+                     "cudaHostAlloc", NULL));
+  memset(cuda->fault, 0, sizeof *cuda->fault);
+  VL_TRY(cuda_status(cudaHostGetDevicePointer((void **)&cuda->fault_address, cuda->fault, 0),
+                     "cudaHostGetDevicePointer", NULL));
+  cuda->slots = vl_allocate(sizeof *cuda->slots);
+  VL_TRY(cuda_slots_open(cuda->slots, STEP_SLOTS));
+  char pci_bus_id[32];
+  if (cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, 0) == cudaSuccess)
+    cuda->nvml = cuda_nvml_open(pci_bus_id);
+  cuda->addresses = cuda_addresses_open();
+  cuda->backing = cuda_backing(cuda);
   return vl_ok();
 }
 
@@ -477,20 +357,12 @@ Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Dev
   if (count == 0) return environment_error("cudaGetDeviceCount", cudaErrorNoDevice);
 
   CudaDevice *cuda = vl_allocate(sizeof *cuda);
-  Status status = open_card(cuda);
-  if (status.code != VL_OK) {
-    free(cuda);
-    return status;
-  }
-  cuda->backing = (Backing){.context = cuda, .reserve = reserve, .release = release, .move = move};
-  cuda->addresses = cuda_addresses_open();
-  if (cuda->addresses) {
-    cuda->backing.reserve_addresses = reserve_addresses;
-    cuda->backing.release_addresses = release_addresses;
-    cuda->backing.commit = commit;
-    cuda->backing.decommit = decommit;
-  }
   cuda->device.interface = &cuda_interface;
-  *device = &cuda->device;
-  return vl_ok();
+  Status status = open_card(cuda);
+  if (status.code == VL_OK) status = open_resources(cuda);
+  if (status.code == VL_OK)
+    *device = &cuda->device;
+  else
+    close_device(&cuda->device);
+  return status;
 }

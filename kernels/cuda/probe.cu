@@ -1,8 +1,7 @@
 /* A card older or newer than what the module was compiled for fails at its first launch; better at opening.
  */
 #include "probe.h"
-
-#include <cuda_runtime_api.h>
+#include "kernels/cuda/kernel.cuh"
 
 namespace {
 
@@ -16,10 +15,9 @@ extern "C" int vl_cuda_probe(int *right) {
   unsigned *word = nullptr;
   unsigned seen = 0;
   *right = 0;
-  cudaError_t error = cudaMalloc(&word, sizeof *word);
+  cudaError_t error = cudaMalloc(reinterpret_cast<void **>(&word), sizeof *word);
   if (error != cudaSuccess) return error;
-  write_word<<<1, 1>>>(word);
-  error = cudaGetLastError();
+  error = cuda_launch(write_word, dim3(1), dim3(1), 0, nullptr, word);
   if (error == cudaSuccess) error = cudaMemcpy(&seen, word, sizeof seen, cudaMemcpyDeviceToHost);
   cudaFree(word);
   *right = seen == known_word;
