@@ -45,7 +45,8 @@ typedef struct DeviceDescription {
 /* What is read off a card beside its work; -1: it cannot be told. */
 typedef struct DeviceReadings {
   int64_t process_bytes; /* of this process, context and libraries included */
-  int64_t card_total_bytes, card_reserved_bytes, card_used_bytes; /* by everybody; reserved by the driver itself */
+  int64_t card_total_bytes, card_reserved_bytes,
+      card_used_bytes;         /* by everybody; reserved by the driver itself */
   int64_t power_mw, energy_mj; /* energy since the driver was loaded: differences count */
   int32_t clock_mhz, memory_clock_mhz, temperature_c;
   int32_t throttled; /* 1: power or heat holds the clocks down */
@@ -174,14 +175,15 @@ typedef Status (*DeviceOpenFunction)(uint64_t version, const DeviceOptions *opti
 
 enum { VL_MAX_VISIBLE = 64 };
 
-/* The GPUs that CUDA_VISIBLE_DEVICES names, in its order, as it names them: "0", "GPU-aaaa0000", "MIG-...". */
+/* The GPUs that CUDA_VISIBLE_DEVICES names, in its order, as it names them: "0", "GPU-aaaa0000", "MIG-...".
+ */
 typedef struct VisibleDevices {
   bool all; /* it is not set */
   int32_t count;
   char names[VL_MAX_VISIBLE][96];
 } VisibleDevices;
-/* Reads the value (NULL: not set). Empty is none; what follows -1 is ignored. VL_INVALID names an entry that is
- * no device, or one that is there twice. */
+/* Reads the value (NULL: not set). Empty is none; what follows -1 is ignored. VL_INVALID names an entry that
+ * is no device, or one that is there twice. */
 Status vl_visible_devices(const char *text, VisibleDevices *visible) VL_CHECKED;
 
 /* Wraps the describe half of `inner` (taken over) and replaces the execute half: memory is numbers, a

@@ -76,17 +76,19 @@ Status vl_visible_devices(const char *text, VisibleDevices *visible) {
     if (entry.length == 0 && !at && visible->count == 0) return vl_ok(); /* empty: none */
     if (is_same(entry, "-1")) return vl_ok();                            /* and nothing after it */
     if (!is_known_form(entry))
-      return vl_error(VL_INVALID,
-                      "CUDA_VISIBLE_DEVICES=%.200s: \"%.*s\" is no device; accepted: numbers from 0, GPU-<uuid> or "
-                      "its beginning, MIG-<uuid>, MIG-GPU-<uuid>/<gi>/<ci>; -1 ends the list",
-                      text, entry.length < 60 ? entry.length : 60, entry.text);
+      return vl_error(
+          VL_INVALID,
+          "CUDA_VISIBLE_DEVICES=%.200s: \"%.*s\" is no device; accepted: numbers from 0, GPU-<uuid> or "
+          "its beginning, MIG-<uuid>, MIG-GPU-<uuid>/<gi>/<ci>; -1 ends the list",
+          text, entry.length < 60 ? entry.length : 60, entry.text);
     for (int32_t i = 0; i < visible->count; i++)
       if (is_same(entry, visible->names[i]))
-        return vl_error(VL_INVALID, "CUDA_VISIBLE_DEVICES=%.200s names %s twice: CUDA then shows no device", text,
-                        visible->names[i]);
+        return vl_error(VL_INVALID, "CUDA_VISIBLE_DEVICES=%.200s names %s twice: CUDA then shows no device",
+                        text, visible->names[i]);
     if (visible->count == VL_MAX_VISIBLE || (size_t)entry.length >= sizeof visible->names[0])
-      return vl_error(VL_INVALID, "CUDA_VISIBLE_DEVICES=%.200s: more than %d devices, or a name longer than %zu",
-                      text, VL_MAX_VISIBLE, sizeof visible->names[0] - 1);
+      return vl_error(VL_INVALID,
+                      "CUDA_VISIBLE_DEVICES=%.200s: more than %d devices, or a name longer than %zu", text,
+                      VL_MAX_VISIBLE, sizeof visible->names[0] - 1);
     memcpy(visible->names[visible->count++], entry.text, (size_t)entry.length);
   }
   return vl_ok();

@@ -3,8 +3,8 @@
 #include "addresses.h"
 
 #include <cuda.h>
-#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
+#include <cudaTypedefs.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -167,8 +167,8 @@ void cuda_addresses_release(CudaAddresses *addresses, uintptr_t address) {
     link = &(*link)->next;
   Range *range = *link;
   if (!range) return;
-  *link = range->next;
   cuda_addresses_decommit(addresses, range->address, range->bytes);
+  *link = range->next;
   (void)addresses->driver.free(range->address, (size_t)range->bytes);
   free(range->handles);
   free(range);

@@ -1,7 +1,8 @@
 /* kernels/cuda: the cuda backend on the CUDA runtime, cuDNN, cuBLASLt and own kernels; private header of the
- * folder, for C and CUDA alike. device.c implements devices/device.h, table.c lists the ops, <op>.c (libraries)
- * or <op>.cu (own kernels) computes one op or family, kernel.cuh is what own kernels share. The same sources
- * are built a second time against the host machine in tests/kernels/cuda/host, where they run without a GPU. */
+ * folder, for C and CUDA alike. device.c implements devices/device.h, table.c lists the ops, <op>.c
+ * (libraries) or <op>.cu (own kernels) computes one op or family, kernel.cuh is what own kernels share. The
+ * same sources are built a second time against the host machine in tests/kernels/cuda/host, where they run
+ * without a GPU. */
 #ifndef VRAMLAB_KERNELS_CUDA_H
 #define VRAMLAB_KERNELS_CUDA_H
 
@@ -45,23 +46,24 @@ typedef struct CudaSequences CudaSequences;
 typedef struct CudaOffload CudaOffload;
 
 typedef struct CudaDevice {
-  Device device;       /* first: a Device pointer is a CudaDevice pointer */
-  cudaStream_t stream; /* of every launch; made without blocking, so that the legacy stream waits for nothing */
+  Device device; /* first: a Device pointer is a CudaDevice pointer */
+  cudaStream_t
+      stream; /* of every launch; made without blocking, so that the legacy stream waits for nothing */
   Backing backing;
   CudaAddresses *addresses; /* NULL: the driver has no virtual memory management */
   CudnnPlans *convolutions; /* NULL until first used */
   void *bounce;             /* what moves over itself goes through it; NULL until then */
   CudaLibraries *libraries; /* NULL until first used */
-  struct StepSlots *slots;   /* of launches that are in no graph */
+  struct StepSlots *slots;  /* of launches that are in no graph */
   CudaSequences *sequences; /* NULL until one begins */
-  CudaOffload *offload; /* NULL until opened */
+  CudaOffload *offload;     /* NULL until opened */
   struct CudaNvml *nvml;    /* NULL: no library, or it does not know the card */
-  CudaFault *fault;     /* mapped host memory, the host's address */
+  CudaFault *fault;         /* mapped host memory, the host's address */
   CudaFault *fault_address;
   DeviceDescription description;
   int32_t major, minor; /* compute capability */
   int32_t multiprocessors;
-  bool tf32;                /* products of f32 in TF32: DeviceOptions.tf32 where the card has it (8.0 on) */
+  bool tf32;                  /* products of f32 in TF32: DeviceOptions.tf32 where the card has it (8.0 on) */
   int64_t shared_bytes;       /* the most a block may have */
   bool deterministic;         /* no algorithm whose sums depend on timing */
   int64_t used_at_open_bytes; /* of the card, by everybody, this process's context included */
@@ -72,7 +74,8 @@ typedef struct CudaDevice {
 
 typedef struct CudaOp CudaOp;
 
-/* A node in given layouts. Made by the device (zeroed, device, op, node and layouts set), then op->prepare. */
+/* A node in given layouts. Made by the device (zeroed, device, op, node and layouts set), then op->prepare.
+ */
 struct Kernel {
   CudaDevice *device;
   const CudaOp *op;
@@ -118,13 +121,15 @@ const CudaOp *cuda_op_find(const char *name);
 Status cuda_status(cudaError_t error, const char *call, const Node *node) VL_CHECKED;
 
 /* Every tensor plain. */
-Status cuda_choose_plain(CudaDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) VL_CHECKED;
+Status cuda_choose_plain(CudaDevice *device, const Node *node, LayoutId *inputs,
+                         LayoutId *outputs) VL_CHECKED;
 /* Tensors of rank 3 or more are channels last, all others plain. */
 Status cuda_choose_channels_last(CudaDevice *device, const Node *node, LayoutId *inputs,
                                  LayoutId *outputs) VL_CHECKED;
-/* Tensors of input 0's rank (3 or more) take input 0's layout, plain when undecided; all others are plain. For
- * what goes element by element. */
-Status cuda_choose_follow(CudaDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) VL_CHECKED;
+/* Tensors of input 0's rank (3 or more) take input 0's layout, plain when undecided; all others are plain.
+ * For what goes element by element. */
+Status cuda_choose_follow(CudaDevice *device, const Node *node, LayoutId *inputs,
+                          LayoutId *outputs) VL_CHECKED;
 /* VL_UNSUPPORTED, naming tensor and accepted types, unless every float tensor is f32, bf16 or f16. */
 Status cuda_supports_floats(CudaDevice *device, const Node *node) VL_CHECKED;
 
@@ -177,7 +182,8 @@ void cuda_sequences_drop(CudaDevice *device);
 void cuda_sequences_close(CudaDevice *device);
 /* Queues one launch. */
 Status cuda_launch_now(CudaDevice *device, StepSlots *slots, Kernel *kernel, const uintptr_t *inputs,
-                       const uintptr_t *outputs, uintptr_t workspace, const LaunchContext *context) VL_CHECKED;
+                       const uintptr_t *outputs, uintptr_t workspace,
+                       const LaunchContext *context) VL_CHECKED;
 
 /* ---- Offload tier (offload.c): pinned host memory, and a stream of copies ---------------------------------------- */
 
@@ -194,26 +200,29 @@ void cuda_offload_close(CudaOffload **offload);
 /* Forward declarations keep the libraries' headers out of own kernels. */
 struct cudnnContext;
 struct cublasLtContext;
-/* The library's handle, made at the first call, on the device's stream. VL_ENVIRONMENT names what is missing. */
+/* The library's handle, made at the first call, on the device's stream. VL_ENVIRONMENT names what is missing.
+ */
 Status cuda_cudnn(CudaDevice *device, struct cudnnContext **handle) VL_CHECKED;
 Status cuda_cublaslt(CudaDevice *device, struct cublasLtContext **handle) VL_CHECKED;
 /* VL_OK for 0, a library's success; else its text with the call and the node's scope (NULL: no node):
- * VL_UNSUPPORTED where the library says that it cannot, VL_OUT_OF_MEMORY where it found none, else VL_INTERNAL.
+ * VL_UNSUPPORTED where the library says that it cannot, VL_OUT_OF_MEMORY where it found none, else
+ * VL_INTERNAL.
  */
 Status cuda_cudnn_status(int status, const char *call, const Node *node) VL_CHECKED;
 Status cuda_cublaslt_status(int status, const char *call, const Node *node) VL_CHECKED;
 /* "cuDNN 9.13.1, cuBLASLt 13.0.2": of the libraries that are loaded. Needs no GPU. */
 void cuda_libraries_describe(char *text, size_t size);
 /* What was chosen for a problem before (an algorithm), NULL when nothing was; the library's answer is kept so
- * that each problem is asked about once. A key is a struct without padding that begins with its CudaOp, or with
- * what else no other problem begins. */
+ * that each problem is asked about once. A key is a struct without padding that begins with its CudaOp, or
+ * with what else no other problem begins. */
 const void *cuda_choice_find(const CudaDevice *device, const void *key, size_t key_bytes);
 void cuda_choice_keep(CudaDevice *device, const void *key, size_t key_bytes, const void *choice,
                       size_t choice_bytes);
 /* Destroys the handles and choices and sets to NULL; NULL is allowed. */
 void cuda_libraries_close(CudaLibraries **libraries);
 
-/* Destroys the plans of convolutions (cudnn.c) and sets to NULL; NULL is allowed. Before the libraries' handles. */
+/* Destroys the plans of convolutions (cudnn.c) and sets to NULL; NULL is allowed. Before the libraries'
+ * handles. */
 void cuda_cudnn_plans_close(CudnnPlans **plans);
 
 #ifdef __cplusplus

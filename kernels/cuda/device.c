@@ -1,6 +1,6 @@
 /* The cuda device: devices/device.h on the CUDA runtime. */
-#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/addresses.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/probe.h"
 
@@ -64,7 +64,9 @@ Status cuda_status(cudaError_t error, const char *call, const Node *node) {
   return vl_error(error == cudaErrorMemoryAllocation ? VL_OUT_OF_MEMORY : VL_INTERNAL,
                   "cuda: %s gave code %d (%s): %s%s%s", call, (int)error, cudaGetErrorName(error),
                   cudaGetErrorString(error), node ? ", in " : "",
-                  !node ? "" : node->scope && node->scope[0] ? node->scope : node->op->name);
+                  !node                           ? ""
+                  : node->scope && node->scope[0] ? node->scope
+                                                  : node->op->name);
 }
 
 /* ---- Describe --------------------------------------------------------------------------------------------- */
@@ -160,9 +162,10 @@ static Status wait_for_stream(CudaDevice *device) {
 /* The host's memory may be used again when this returns. */
 static Status copy_and_wait(CudaDevice *device, void *to, const void *from, size_t bytes, bool to_card) {
   cuda_sequence_flush(device);
-  VL_TRY(cuda_status(cudaMemcpyAsync(to, from, bytes, to_card ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
-                                     device->stream),
-                     to_card ? "cudaMemcpyAsync to the card" : "cudaMemcpyAsync to the host", NULL));
+  VL_TRY(
+      cuda_status(cudaMemcpyAsync(to, from, bytes, to_card ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
+                                  device->stream),
+                  to_card ? "cudaMemcpyAsync to the card" : "cudaMemcpyAsync to the host", NULL));
   return wait_for_stream(device);
 }
 
@@ -217,7 +220,7 @@ static Status synchronize(Device *device) {
   cuda_sequence_flush(cuda);
   VL_TRY(wait_for_stream(cuda));
   VL_TRY(cuda_offload_synchronize(cuda->offload));
-  cuda->slots->used = 0; /* everything queued has run */
+  cuda->slots->used = 0;         /* everything queued has run */
   (void)cuda_driver_bytes(cuda); /* what libraries took meanwhile */
   return cuda->fault->raised ? report_fault(cuda) : vl_ok();
 }
@@ -232,7 +235,9 @@ static int64_t driver_peak_bytes(Device *device, bool reset) {
   return now < 0 ? -1 : peak;
 }
 
-static void read_card(Device *device, DeviceReadings *readings) { cuda_nvml_read(own(device)->nvml, readings); }
+static void read_card(Device *device, DeviceReadings *readings) {
+  cuda_nvml_read(own(device)->nvml, readings);
+}
 
 /* The context is the process's, shared with other devices opened on this card: it stays. */
 static void close_device(Device *device) {
@@ -349,7 +354,7 @@ Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Dev
     return vl_error(VL_ENVIRONMENT,
                     "the module of device %s was built from other headers than the program: build both again",
                     "cuda");
-  (void)options; /* threads and profiles are not a card's; CUDA_VISIBLE_DEVICES chooses the card */
+  /* Threads and profiles are not a card's; CUDA_VISIBLE_DEVICES chooses the card. */
   int count = 0;
   *device = NULL;
   cudaError_t error = cudaGetDeviceCount(&count);
@@ -359,6 +364,7 @@ Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Dev
   CudaDevice *cuda = vl_allocate(sizeof *cuda);
   cuda->device.interface = &cuda_interface;
   Status status = open_card(cuda);
+  cuda->tf32 = options->tf32 && cuda->description.has_tf32;
   if (status.code == VL_OK) status = open_resources(cuda);
   if (status.code == VL_OK)
     *device = &cuda->device;

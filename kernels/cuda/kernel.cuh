@@ -1,10 +1,10 @@
 /* kernels/cuda: what own kernels share; private to the folder, CUDA only.
  *
  * A kernel is compiled by nvcc for GPUs and by the host's compiler for the host machine of
- * tests/kernels/cuda/host, which runs blocks one after the other and threads in turns. So kernels are launched
- * by cuda_launch, dynamic shared memory is asked for by shared_memory, and intrinsics are those that the host
- * machine has (tests/kernels/cuda/host/machine.h). Sums are in f32 whatever the inputs are, in an order that
- * depends on shapes alone: no floating-point atomics. */
+ * tests/kernels/cuda/host, which runs blocks one after the other and threads in turns. So kernels are
+ * launched by cuda_launch, dynamic shared memory is asked for by shared_memory, and intrinsics are those that
+ * the host machine has (tests/kernels/cuda/host/machine.h). Sums are in f32 whatever the inputs are, in an
+ * order that depends on shapes alone: no floating-point atomics. */
 #ifndef VRAMLAB_KERNELS_CUDA_KERNEL_CUH
 #define VRAMLAB_KERNELS_CUDA_KERNEL_CUH
 
@@ -13,9 +13,9 @@
 #ifdef VRAMLAB_HOST_MACHINE
 #include "machine.h"
 #else
-#include <cuda_runtime.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 /* Dynamic shared memory of the block, aligned to 16 bytes. */
 template <typename T> __device__ inline T *shared_memory() {
@@ -100,8 +100,8 @@ __device__ inline float block_sum(float value, float *scratch) {
 
 /* ---- Work and grids ----------------------------------------------------------------------------------------------- */
 
-/* Blocks of `threads` for `count` elements, each thread taking `each`; at most `most` (grid-stride loops do the
- * rest). */
+/* Blocks of `threads` for `count` elements, each thread taking `each`; at most `most` (grid-stride loops do
+ * the rest). */
 inline unsigned grid_for(int64_t count, int threads, int64_t each = 1, int64_t most = 65535 * 16) {
   int64_t blocks = (count + threads * each - 1) / (threads * each);
   return (unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks);
@@ -109,9 +109,10 @@ inline unsigned grid_for(int64_t count, int threads, int64_t each = 1, int64_t m
 __device__ inline int64_t global_index() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline int64_t grid_threads() { return (int64_t)gridDim.x * blockDim.x; }
 
-/* Says that an index is out of range; the first one stays. Only `raised` is atomic: a second fault of the same
- * moment may mix its numbers in, each of them true of some element. */
-__device__ inline void raise_fault(CudaFault *fault, int32_t node_id, int64_t place, int64_t value, int64_t below) {
+/* Says that an index is out of range; the first one stays. Only `raised` is atomic: a second fault of the
+ * same moment may mix its numbers in, each of them true of some element. */
+__device__ inline void raise_fault(CudaFault *fault, int32_t node_id, int64_t place, int64_t value,
+                                   int64_t below) {
   if (atomicCAS(&fault->raised, 0, 1) != 0) return;
   fault->node_id = node_id;
   fault->place = place;
@@ -134,7 +135,8 @@ __device__ inline uint64_t random_key(const CudaStep *step, uint64_t scope_hash)
 }
 /* The four words of block `block` of a sample. */
 __device__ inline uint4 random_block(uint64_t key, uint64_t sample, uint64_t block) {
-  uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = (uint32_t)sample, c3 = (uint32_t)(sample >> 32);
+  uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = (uint32_t)sample,
+           c3 = (uint32_t)(sample >> 32);
   uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
   for (int round = 0; round < 10; round++) {
     uint32_t high0 = __umulhi(0xD2511F53U, c0), low0 = 0xD2511F53U * c0;

@@ -40,8 +40,8 @@ Status cuda_choose_follow(CudaDevice *device, const Node *node, LayoutId *inputs
 
 static Status check_float(const Node *node, const Tensor *tensor) {
   if (!tensor || !vl_dtype_is_float(tensor->dtype) || tensor->dtype != DTYPE_F64) return vl_ok();
-  return vl_error(VL_UNSUPPORTED, "cuda: %s of %s in %s; accepted: f32, bf16, f16", tensor->name, node->op->name,
-                  vl_dtype_name(tensor->dtype));
+  return vl_error(VL_UNSUPPORTED, "cuda: %s of %s in %s; accepted: f32, bf16, f16", tensor->name,
+                  node->op->name, vl_dtype_name(tensor->dtype));
 }
 
 Status cuda_supports_floats(CudaDevice *device, const Node *node) {

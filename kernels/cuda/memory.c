@@ -77,8 +77,8 @@ static Status copy(CudaDevice *device, uintptr_t to, uintptr_t from, int64_t byt
 static Status move_down(CudaDevice *device, uintptr_t to, uintptr_t from, int64_t bytes) {
   int64_t distance = (int64_t)(from - to), part = distance < BOUNCE_BYTES ? BOUNCE_BYTES : distance;
   if (!device->bounce)
-    VL_TRY(cuda_status(cudaMalloc(&device->bounce, BOUNCE_BYTES), "cudaMalloc of 32 MiB to move blocks through",
-                       NULL));
+    VL_TRY(cuda_status(cudaMalloc(&device->bounce, BOUNCE_BYTES),
+                       "cudaMalloc of 32 MiB to move blocks through", NULL));
   for (int64_t at = 0; at < bytes; at += part) {
     int64_t size = bytes - at < part ? bytes - at : part;
     uintptr_t source = from + (uintptr_t)at;

@@ -1,5 +1,5 @@
-/* NVML by its versioned names. The toolkit has no nvml.h: the few types used are declared here as the NVML API
- * Reference Manual has them. */
+/* NVML by its versioned names. The toolkit has no nvml.h: the few types used are declared here as the NVML
+ * API Reference Manual has them. */
 #include "kernels/cuda/nvml.h"
 
 #include <dlfcn.h>
@@ -43,8 +43,8 @@ struct CudaNvml {
   NvmlDevice device;
 };
 
-/* Bits of the clocks' event reasons that slow a card down: software power cap, hardware slowdown, software and
- * hardware thermal slowdown, power brake. */
+/* Bits of the clocks' event reasons that slow a card down: software power cap, hardware slowdown, software
+ * and hardware thermal slowdown, power brake. */
 static const unsigned long long slows_down = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
 static void load(CudaNvml *nvml) {
@@ -130,5 +130,6 @@ void cuda_nvml_read(const CudaNvml *nvml, DeviceReadings *readings) {
   if (nvml->call.energy && nvml->call.energy(nvml->device, &wide) == 0) readings->energy_mj = (int64_t)wide;
   if (nvml->call.temperature && nvml->call.temperature(nvml->device, NVML_TEMPERATURE_GPU, &value) == 0)
     readings->temperature_c = (int32_t)value;
-  if (nvml->call.mig_mode && nvml->call.mig_mode(nvml->device, &value, &pending) == 0) readings->mig = value != 0;
+  if (nvml->call.mig_mode && nvml->call.mig_mode(nvml->device, &value, &pending) == 0)
+    readings->mig = value != 0;
 }

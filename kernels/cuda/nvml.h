@@ -6,8 +6,8 @@
 #include "devices/device.h"
 
 typedef struct CudaNvml CudaNvml;
-/* The card at a PCI bus address as cudaDeviceGetPCIBusId writes it: its numbers there differ from CUDA's under
- * CUDA_VISIBLE_DEVICES. NULL where the library or the card cannot be found. */
+/* The card at a PCI bus address as cudaDeviceGetPCIBusId writes it: its numbers there differ from CUDA's
+ * under CUDA_VISIBLE_DEVICES. NULL where the library or the card cannot be found. */
 CudaNvml *cuda_nvml_open(const char *pci_bus_id);
 void cuda_nvml_close(CudaNvml **nvml);
 /* Every value it cannot tell is -1. NULL: none can be told. */

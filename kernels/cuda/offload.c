@@ -89,7 +89,8 @@ Status cuda_offload_wait(Device *device, uint64_t event) {
   Stall stall;
   cuda_sequence_flush(own(device));
   VL_TRY(record(offload, stream, &stall.before));
-  VL_TRY(cuda_status(cudaStreamWaitEvent(stream, (cudaEvent_t)(uintptr_t)event, 0), "cudaStreamWaitEvent", NULL));
+  VL_TRY(cuda_status(cudaStreamWaitEvent(stream, (cudaEvent_t)(uintptr_t)event, 0), "cudaStreamWaitEvent",
+                     NULL));
   VL_TRY(record(offload, stream, &stall.after));
   if (offload->stall_count == offload->stall_capacity) {
     offload->stall_capacity = offload->stall_capacity ? 2 * offload->stall_capacity : 256;
@@ -101,7 +102,8 @@ Status cuda_offload_wait(Device *device, uint64_t event) {
 }
 
 Status cuda_offload_synchronize(CudaOffload *offload) {
-  return offload ? cuda_status(cudaStreamSynchronize(offload->copies), "cudaStreamSynchronize", NULL) : vl_ok();
+  return offload ? cuda_status(cudaStreamSynchronize(offload->copies), "cudaStreamSynchronize", NULL)
+                 : vl_ok();
 }
 
 /* What an event takes itself, a few microseconds, is in it. */

@@ -1,7 +1,7 @@
 /* A card older or newer than what the module was compiled for fails at its first launch; better at opening.
  */
-#include "probe.h"
 #include "kernels/cuda/kernel.cuh"
+#include "probe.h"
 
 namespace {
 

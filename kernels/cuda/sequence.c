@@ -1,6 +1,7 @@
-/* Launches between begin and end, queued together. The second time the same launches come with the same addresses
- * they are captured as a CUDA graph, and from then on the graph is launched: one call of the host's for a whole
- * step. What differs from step to step lies in slots of the graph's own, which are written before. */
+/* Launches between begin and end, queued together. The second time the same launches come with the same
+ * addresses they are captured as a CUDA graph, and from then on the graph is launched: one call of the host's
+ * for a whole step. What differs from step to step lies in slots of the graph's own, which are written
+ * before. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -176,7 +177,8 @@ static Status capture(CudaDevice *device, Sequence *sequence) {
                      "cudaStreamBeginCapture", NULL));
   Status status = queue_all(device, sequence, &sequence->slots);
   cudaError_t error = cudaStreamEndCapture(device->stream, &captured);
-  bool usable = status.code == VL_OK && error == cudaSuccess && sequence->slots.used == sequence->context_count;
+  bool usable =
+      status.code == VL_OK && error == cudaSuccess && sequence->slots.used == sequence->context_count;
   if (usable && cudaGraphInstantiate(&sequence->graph, captured, 0) != cudaSuccess) sequence->graph = NULL;
   if (captured) (void)cudaGraphDestroy(captured);
   (void)cudaGetLastError(); /* handled: the launches go one by one */
@@ -203,7 +205,8 @@ Status cuda_sequence_end(Device *device) {
   bool whole = !sequences->flushed, again = whole && is_as_before(sequence);
   Status status = sequences->failed;
   sequences->open = -1;
-  if (status.code == VL_OK && again && !sequence->graph && !sequence->refused) status = capture(cuda, sequence);
+  if (status.code == VL_OK && again && !sequence->graph && !sequence->refused)
+    status = capture(cuda, sequence);
   if (status.code == VL_OK)
     status = again && sequence->graph ? launch_graph(cuda, sequence) : queue_all(cuda, sequence, cuda->slots);
   if (!again) drop_graph(sequence);

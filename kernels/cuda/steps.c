@@ -5,7 +5,8 @@
 
 Status cuda_slots_open(StepSlots *slots, int32_t count) {
   size_t bytes = (size_t)count * sizeof(CudaStep);
-  VL_TRY(cuda_status(cudaHostAlloc((void **)&slots->host, bytes, cudaHostAllocDefault), "cudaHostAlloc", NULL));
+  VL_TRY(
+      cuda_status(cudaHostAlloc((void **)&slots->host, bytes, cudaHostAllocDefault), "cudaHostAlloc", NULL));
   slots->count = count;
   return cuda_status(cudaMalloc((void **)&slots->on_card, bytes), "cudaMalloc", NULL);
 }

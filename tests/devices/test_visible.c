@@ -1,5 +1,5 @@
-/* CUDA_VISIBLE_DEVICES as vramlab reads it (fault cases J1 and J4): order and forms are kept, slips are named, and
- * no entry is ever dropped in silence. */
+/* CUDA_VISIBLE_DEVICES as vramlab reads it (fault cases J1 and J4): order and forms are kept, slips are
+ * named, and no entry is ever dropped in silence. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

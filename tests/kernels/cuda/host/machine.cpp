@@ -1,5 +1,5 @@
-/* Blocks and fibers: see machine.h. A fiber is entered once through a context of its own; from then on control
- * moves by the compiler's light jumps, which cost no system call. */
+/* Blocks and fibers: see machine.h. A fiber is entered once through a context of its own; from then on
+ * control moves by the compiler's light jumps, which cost no system call. */
 #include "machine.h"
 #include "runtime.h"
 
@@ -42,7 +42,7 @@ Fiber fibers[most_threads];
 int fiber_count; /* of the block that runs */
 Fiber *running;
 void *scheduler_jump[5];
-ucontext_t scheduler_context, fiber_context;
+ucontext_t fiber_context;
 const std::function<void()> *thread_function;
 void (*kernel_key)();
 bool backwards;
@@ -51,9 +51,10 @@ std::set<void (*)()> *seen;
 [[noreturn]] void stop(const char *what) {
   Dl_info info;
   const char *module = dladdr(reinterpret_cast<void *>(kernel_key), &info) ? info.dli_fname : "?";
-  fprintf(stderr, "host machine: %s, in block (%u,%u,%u), thread (%u,%u,%u) of the kernel at %p of %s\n", what,
-          machine_thread.block.x, machine_thread.block.y, machine_thread.block.z, machine_thread.thread.x,
-          machine_thread.thread.y, machine_thread.thread.z, reinterpret_cast<void *>(kernel_key), module);
+  fprintf(stderr, "host machine: %s, in block (%u,%u,%u), thread (%u,%u,%u) of the kernel at %p of %s\n",
+          what, machine_thread.block.x, machine_thread.block.y, machine_thread.block.z,
+          machine_thread.thread.x, machine_thread.thread.y, machine_thread.thread.z,
+          reinterpret_cast<void *>(kernel_key), module);
   abort();
 }
 
@@ -61,9 +62,13 @@ std::set<void (*)()> *seen;
 void *scheduler_fake;
 const void *scheduler_bottom;
 size_t scheduler_size;
-void leave_for_fiber(Fiber *fiber) { __sanitizer_start_switch_fiber(&scheduler_fake, fiber->stack, stack_bytes); }
+void leave_for_fiber(Fiber *fiber) {
+  __sanitizer_start_switch_fiber(&scheduler_fake, fiber->stack, stack_bytes);
+}
 void back_in_scheduler() { __sanitizer_finish_switch_fiber(scheduler_fake, nullptr, nullptr); }
-void leave_for_scheduler(void **fake) { __sanitizer_start_switch_fiber(fake, scheduler_bottom, scheduler_size); }
+void leave_for_scheduler(void **fake) {
+  __sanitizer_start_switch_fiber(fake, scheduler_bottom, scheduler_size);
+}
 void back_in_fiber(void *fake) { __sanitizer_finish_switch_fiber(fake, &scheduler_bottom, &scheduler_size); }
 #else
 void leave_for_fiber(Fiber *) {}
@@ -143,13 +148,14 @@ bool finish_collectives(int first) {
     if (!complete) continue;
     unsigned mask = at->mask;
     for (int k = 0; k < 32; k++)
-      if ((mask >> k & 1U) && fibers[first + k].bytes != at->bytes) stop("lanes are at different collectives");
+      if ((mask >> k & 1U) && fibers[first + k].bytes != at->bytes)
+        stop("lanes are at different collectives");
     for (int to = 0; to < 32; to++) {
       if (!(mask >> to & 1U)) continue;
       for (int from = 0; from < 32; from++)
         if (mask >> from & 1U)
-          memcpy(static_cast<char *>(fibers[first + to].all) + (size_t)from * at->bytes, fibers[first + from].value,
-                 at->bytes);
+          memcpy(static_cast<char *>(fibers[first + to].all) + (size_t)from * at->bytes,
+                 fibers[first + from].value, at->bytes);
     }
     for (int k = 0; k < 32; k++)
       if (mask >> k & 1U) fibers[first + k].state = FIBER_READY;
@@ -198,10 +204,12 @@ void run_block(dim3 grid, dim3 block, uint3 place) {
   fiber_count = (int)(block.x * block.y * block.z);
   for (int i = 0; i < fiber_count; i++) {
     unsigned u = (unsigned)i;
-    fibers[i].thread = {uint3{u % block.x, u / block.x % block.y, u / (block.x * block.y)}, place, block, grid, i % 32};
+    fibers[i].thread = {uint3{u % block.x, u / block.x % block.y, u / (block.x * block.y)}, place, block,
+                        grid, i % 32};
     fibers[i].state = FIBER_READY;
   }
-  while (turn()) {}
+  while (turn()) {
+  }
 }
 
 /* Kernels that ran, for the test that all of them do: one address a line, from the module's beginning. */
@@ -212,13 +220,15 @@ void write_seen() {
   for (void (*key)() : *seen) {
     Dl_info info;
     if (dladdr(reinterpret_cast<void *>(key), &info))
-      fprintf(file, "%lx\n",
-              (unsigned long)(reinterpret_cast<uintptr_t>(key) - reinterpret_cast<uintptr_t>(info.dli_fbase)));
+      fprintf(
+          file, "%lx\n",
+          (unsigned long)(reinterpret_cast<uintptr_t>(key) - reinterpret_cast<uintptr_t>(info.dli_fbase)));
   }
   fclose(file);
 }
 
-void run_kernel(dim3 grid, dim3 block, size_t shared_bytes, void (*key)(), const std::function<void()> &thread) {
+void run_kernel(dim3 grid, dim3 block, size_t shared_bytes, void (*key)(),
+                const std::function<void()> &thread) {
   kernel_key = key;
   thread_function = &thread;
   std::vector<unsigned char> shared(shared_bytes + 16);
@@ -257,8 +267,9 @@ void machine_gather(unsigned mask, const void *value, size_t bytes, void *all) {
 cudaError_t machine_queue(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, void (*key)(),
                           std::function<void()> thread) {
   size_t threads = (size_t)block.x * block.y * block.z;
-  if (threads == 0 || threads > (size_t)most_threads || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
-      grid.x > 2147483647U || grid.y > 65535U || grid.z > 65535U || shared_bytes > most_shared_bytes)
+  if (threads == 0 || threads > (size_t)most_threads || block.z > 64 || grid.x == 0 || grid.y == 0 ||
+      grid.z == 0 || grid.x > 2147483647U || grid.y > 65535U || grid.z > 65535U ||
+      shared_bytes > most_shared_bytes)
     return cudaErrorInvalidConfiguration;
   return runtime_queue(stream, [=] { run_kernel(grid, block, shared_bytes, key, thread); });
 }

@@ -1,6 +1,6 @@
-/* tests/kernels/cuda/host: a management library for the host machine, built as libnvidia-ml.so.1. It knows one card
- * and two processes, one of them this one, tells no power (as cards do that cannot), and answers to the versioned
- * names alone. */
+/* tests/kernels/cuda/host: a management library for the host machine, built as libnvidia-ml.so.1. It knows
+ * one card and two processes, one of them this one, tells no power (as cards do that cannot), and answers to
+ * the versioned names alone. */
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,7 +15,14 @@ typedef struct Process {
   unsigned gpu_instance, compute_instance;
 } Process;
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, VERSION_MISMATCH = 25 };
+enum {
+  SUCCESS = 0,
+  INVALID_ARGUMENT = 2,
+  NOT_SUPPORTED = 3,
+  NOT_FOUND = 6,
+  INSUFFICIENT_SIZE = 7,
+  VERSION_MISMATCH = 25
+};
 
 static int card;
 static int users;

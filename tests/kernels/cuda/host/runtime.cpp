@@ -11,10 +11,10 @@
  *   fail=N         the N-th allocation of the process is refused */
 #include "runtime.h"
 
-#include <cuda.h>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cuda.h>
 #include <deque>
 #include <map>
 #include <memory>
@@ -88,11 +88,16 @@ void read_card() {
     size_t equal = word.find('=');
     long long value = equal == std::string::npos ? 0 : atoll(word.c_str() + equal + 1);
     std::string name = word.substr(0, equal);
-    if (name == "driver") card.driver = (long)value;
-    else if (name == "cards") card.cards = (long)value;
-    else if (name == "sm") card.sm = (long)value;
-    else if (name == "memory") card.memory = (size_t)value;
-    else if (name == "fail") card.fail = (long)value;
+    if (name == "driver")
+      card.driver = (long)value;
+    else if (name == "cards")
+      card.cards = (long)value;
+    else if (name == "sm")
+      card.sm = (long)value;
+    else if (name == "memory")
+      card.memory = (size_t)value;
+    else if (name == "fail")
+      card.fail = (long)value;
     else if (!name.empty()) {
       fprintf(stderr, "VRAMLAB_HOST_CARD: unknown word '%s'\n", name.c_str());
       abort();
@@ -204,7 +209,8 @@ cudaError_t cudaGetDeviceCount(int *count) {
 }
 cudaError_t cudaSetDevice(int device) {
   cudaError_t error = usable();
-  return result(error == cudaSuccess && (device < 0 || device >= card.cards) ? cudaErrorInvalidDevice : error);
+  return result(error == cudaSuccess && (device < 0 || device >= card.cards) ? cudaErrorInvalidDevice
+                                                                             : error);
 }
 cudaError_t cudaGetDevice(int *device) {
   *device = 0;
@@ -228,7 +234,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   (void)device;
   switch ((int)attribute) {
   case cudaDevAttrMultiProcessorCount: *value = 4; break;
-  case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (card.sm >= 90 ? 227 : card.sm >= 80 ? 99 : 64) * 1024; break;
+  case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+    *value = (card.sm >= 90 ? 227 : card.sm >= 80 ? 99 : 64) * 1024;
+    break;
   case cudaDevAttrMemoryPoolsSupported: *value = 0; break;
   default: return result(cudaErrorInvalidValue);
   }
@@ -324,11 +332,13 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
   return cudaSuccess;
 }
 /* Host memory that is not pinned is read at once, and what is written to it waits, as CUDA's staging does. */
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   std::lock_guard<std::recursive_mutex> hold(lock);
   CUstream_st *own = stream_of(stream);
   if (kind == cudaMemcpyHostToDevice && !is_pinned(from)) {
-    auto copy = std::make_shared<std::vector<char>>(static_cast<const char *>(from), static_cast<const char *>(from) + bytes);
+    auto copy = std::make_shared<std::vector<char>>(static_cast<const char *>(from),
+                                                    static_cast<const char *>(from) + bytes);
     queue(own, [=] { memcpy(to, copy->data(), bytes); });
     return cudaSuccess;
   }
@@ -518,11 +528,12 @@ static CUresult host_address_reserve(CUdeviceptr *address, size_t bytes, size_t 
 static CUresult host_address_free(CUdeviceptr address, size_t bytes) {
   return munmap((void *)address, bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-static CUresult host_create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
-                            unsigned long long flags) {
+static CUresult host_create(CUmemGenericAllocationHandle *handle, size_t bytes,
+                            const CUmemAllocationProp *properties, unsigned long long flags) {
   (void)flags;
   std::lock_guard<std::recursive_mutex> hold(lock);
-  if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED || bytes % (2U << 20) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED || bytes % (2U << 20) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (is_refused(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   Chunk *chunk = new Chunk{memfd_create("granule", 0), bytes};
   if (chunk->file < 0 || ftruncate(chunk->file, (off_t)bytes) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -539,8 +550,8 @@ static CUresult host_release(CUmemGenericAllocationHandle handle) {
   return CUDA_SUCCESS;
 }
 /* Mapped memory may not be touched before access to it is set. */
-static CUresult host_map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
-                         unsigned long long flags) {
+static CUresult host_map(CUdeviceptr address, size_t bytes, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags) {
   (void)flags;
   const Chunk *chunk = reinterpret_cast<Chunk *>(handle);
   void *memory = mmap((void *)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, chunk->file, (off_t)offset);
@@ -557,9 +568,11 @@ static CUresult host_unmap(CUdeviceptr address, size_t bytes) {
       mmap((void *)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return memory == MAP_FAILED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
-static CUresult host_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count) {
+static CUresult host_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
+                                size_t count) {
   if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
-  return mprotect((void *)address, bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return mprotect((void *)address, bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS
+                                                                       : CUDA_ERROR_INVALID_VALUE;
 }
 static CUresult host_context_device(CUdevice *device) {
   *device = 0;
