@@ -121,7 +121,8 @@ cublasStatus_t set(const char *what, Descriptor *descriptor, Attribute attribute
   if (!descriptor) return refuse(CUBLAS_STATUS_INVALID_VALUE, "an attribute of an unmade %s", what);
   Field to = field_of(descriptor, attribute);
   if (!to.at)
-    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "attribute %d of the %s is not modelled", (int)attribute, what);
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "attribute %d of the %s is not modelled", (int)attribute,
+                  what);
   if (!value || bytes != to.bytes)
     return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute %d of the %s has %zu bytes, was given %zu",
                   (int)attribute, what, to.bytes, bytes);
