@@ -17,9 +17,9 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* Dynamic shared memory of the block, aligned to 16 bytes. */
+/* Dynamic shared memory of the block, aligned to 128 bytes. */
 template <typename T> __device__ inline T *shared_memory() {
-  extern __shared__ __align__(16) unsigned char vl_shared[];
+  extern __shared__ __align__(128) unsigned char vl_shared[];
   return reinterpret_cast<T *>(vl_shared);
 }
 

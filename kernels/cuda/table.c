@@ -3,11 +3,13 @@
 
 #include <string.h>
 
+extern const CudaOp cuda_op_attention, cuda_op_attention_backward;
 extern const CudaOp cuda_op_linear, cuda_op_matmul;
+extern const CudaOp cuda_op_softmax, cuda_op_softmax_backward;
 
 static const CudaOp *const ops[] = {
-    &cuda_op_linear,
-    &cuda_op_matmul,
+    &cuda_op_attention, &cuda_op_attention_backward, &cuda_op_linear, &cuda_op_matmul,
+    &cuda_op_softmax,   &cuda_op_softmax_backward,
 };
 
 const CudaOp *cuda_op_find(const char *name) {

@@ -231,8 +231,9 @@ void run_kernel(dim3 grid, dim3 block, size_t shared_bytes, void (*key)(),
                 const std::function<void()> &thread) {
   kernel_key = key;
   thread_function = &thread;
-  std::vector<unsigned char> shared(shared_bytes + 16);
-  machine_shared = shared.data(); /* operator new aligns to 16 */
+  constexpr uintptr_t alignment = 128;
+  std::vector<unsigned char> shared(shared_bytes + alignment);
+  machine_shared = shared.data() + (alignment - reinterpret_cast<uintptr_t>(shared.data()) % alignment);
   for (unsigned z = 0; z < grid.z; z++)
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
