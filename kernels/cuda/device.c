@@ -244,6 +244,7 @@ static void close_device(Device *device) {
   CudaDevice *cuda = own(device);
   if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
   cuda_offload_close(&cuda->offload);
+  cuda_cudnn_plans_close(&cuda->convolutions);
   cuda_libraries_close(&cuda->libraries);
   cuda_sequences_close(cuda);
   if (cuda->slots) cuda_slots_close(cuda->slots);

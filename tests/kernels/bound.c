@@ -147,12 +147,17 @@ static bool normalises(const Node *node) {
   return strcmp(node->op->name, "conv_backward_weights") == 0 && node->input_count > 2;
 }
 
+/* What is behind x and weights. */
+static bool adds_bias(const Node *node) {
+  bool may = strcmp(node->op->name, "conv") == 0 || strcmp(node->op->name, "conv_transpose") == 0 ||
+             strcmp(node->op->name, "conv_epilogue") == 0;
+  return may && node->input_count > 2;
+}
+
 /* A weight gradient that normalises x reads what batch_norm_apply would make, rounded to x's dtype. The bias
- * of a transposed convolution, and of one with an epilogue, may be added to what was rounded already. */
+ * of a convolution may be rounded to y's dtype, or added to what was rounded already. */
 static double other_roundings(const LinearOp *op, const Node *node) {
-  bool adds_bias = strcmp(node->op->name, "conv_epilogue") == 0 ||
-                   (strcmp(node->op->name, "conv_transpose") == 0 && node->input_count > 2);
-  if (adds_bias) return op->others + 1.001 * roundoff_of(node->outputs[0]->dtype) / f32_roundoff;
+  if (adds_bias(node)) return op->others + 1.001 * roundoff_of(node->outputs[0]->dtype) / f32_roundoff;
   if (!normalises(node)) return op->others;
   return op->others + 8.0 + 1.001 * roundoff_of(node->inputs[0]->dtype) / f32_roundoff;
 }
@@ -205,6 +210,12 @@ static void add_bias_rounding(const Node *node, const double *bias, double *boun
     bounds[i] += rounded_bound(0.0, bias[i % channels], dtype);
 }
 
+/* A weight gradient in f32 may be rounded to the type of what it is made of first. */
+static void add_gradient_rounding(const Node *node, const double *dw, double *bounds) {
+  for (int64_t i = 0; i < vl_tensor_elements(node->outputs[0]); i++)
+    bounds[i] = rounded_bound(bounds[i], dw[i], node->inputs[0]->dtype);
+}
+
 static Status linear_bounds(const LinearOp *op, const Node *node, double *const *inputs,
                             double *const *outputs, double *const *bounds, const LaunchContext *context) {
   Node magnitude = without_differences(node);
@@ -241,6 +252,9 @@ static Status linear_bounds(const LinearOp *op, const Node *node, double *const 
   bool linear_bias = strcmp(node->op->name, "linear") == 0 && node->input_count > 2 && inputs[2];
   if (linear_bias && node->inputs[2]->dtype != node->outputs[0]->dtype)
     add_bias_rounding(node, inputs[2], bounds[0]);
+  bool weights = strcmp(node->op->name, "conv_backward_weights") == 0;
+  if (weights && node->inputs[0]->dtype != node->outputs[0]->dtype)
+    add_gradient_rounding(node, outputs[0], bounds[0]);
   return status;
 }
 
