@@ -1,6 +1,7 @@
 # Writes the header that says what is being built. Run at every build, so that the commit is never a stale one; the
 # file changes only when its content does.
 #   cmake -DSOURCE=... -DHEADER=... -DVERSION=... -P Version.cmake
+cmake_minimum_required(VERSION 3.22)
 set(commit "")
 set(dirty "false")
 find_program(GIT git)

@@ -77,11 +77,14 @@ static void run(int32_t threads, const float *x, float *mean, float *rstd) {
   Node *node = NULL;
   require_ok(vl_graph_add(graph, "instance_norm", &(OpParams){.epsilon = epsilon},
                           (Tensor *[]){input, gamma, gamma}, 3, &node));
-  for (int32_t i = 0; i < graph->storage_count; i++)
-    graph->storages[i]->layout = LAYOUT_PLAIN;
-  LayoutId plain[VL_MAX_INPUTS] = {LAYOUT_PLAIN};
+  LayoutId inputs_in[VL_MAX_INPUTS] = {LAYOUT_PLAIN}, outputs_in[VL_MAX_OUTPUTS] = {LAYOUT_PLAIN};
+  require_ok(interface->choose_layouts(device, node, inputs_in, outputs_in));
+  for (int i = 0; i < 3; i++) {
+    node->inputs[i]->storage->layout = inputs_in[i];
+    node->outputs[i]->storage->layout = outputs_in[i];
+  }
   Kernel *kernel = NULL;
-  require_ok(interface->prepare(device, node, plain, plain, &kernel));
+  require_ok(interface->prepare(device, node, inputs_in, outputs_in, &kernel));
   require_ok(interface->build(device, kernel));
   uintptr_t inputs[VL_MAX_INPUTS] = {0}, outputs[VL_MAX_OUTPUTS] = {0};
   int64_t bytes[3] = {VOLUMES * PLACES * 4, VOLUMES * 4, VOLUMES * 4};
