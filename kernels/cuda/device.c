@@ -314,8 +314,10 @@ static Status open_card(CudaDevice *cuda) {
   snprintf(description->hardware, sizeof description->hardware, "%.*s", (int)sizeof description->hardware - 1,
            properties.name);
   snprintf(description->isa, sizeof description->isa, "sm_%d%d", properties.major, properties.minor);
-  snprintf(description->library, sizeof description->library, "CUDA runtime %s, driver %s", runtime_text,
-           driver_text);
+  char *library = description->library;
+  size_t used = (size_t)snprintf(library, sizeof description->library, "CUDA %s, driver %s, ", runtime_text,
+                                 driver_text);
+  cuda_libraries_describe(library + used, sizeof description->library - used);
   description->memory_bytes = (int64_t)total_bytes;
   description->has_time = true;
   description->has_tf32 = properties.major >= 8;

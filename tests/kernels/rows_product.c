@@ -9,6 +9,9 @@ static Status sum_of_products(Graph *graph, const OpRow *row, Tensor *const *ope
 
 const OpRow product_rows[] = {
     {.op = "linear", .what = "with bias", .operands = {ACTIVATION(5, 37), WEIGHT(19, 37), F32(19)}},
+    {.op = "linear",
+     .what = "a bias of the weights' type",
+     .operands = {ACTIVATION(5, 37), WEIGHT(19, 37), WEIGHT(19)}},
     {.op = "linear", .what = "without bias", .operands = {ACTIVATION(4, 64), WEIGHT(32, 64)}},
     {.op = "linear", .what = "3-D", .operands = {ACTIVATION(3, 5, 37), WEIGHT(19, 37), F32(19)}},
     {.op = "linear", .what = "5-D, without bias", .operands = {ACTIVATION(2, 1, 3, 2, 16), WEIGHT(9, 16)}},
