@@ -53,6 +53,14 @@ static Recipe batch_recipe(const Recipe *of) {
   return recipe;
 }
 
+/* The most that batches may need, 0: no limit. A budget that the recipe names is a capacity too. */
+static int64_t capacity_of(const Cell *cell) {
+  DynamicBatch dynamic;
+  int64_t capacity = cell->spec->capacity_bytes;
+  if (!vl_dynamic_batch(&cell->recipe, &dynamic) || dynamic.budget_bytes == 0) return capacity;
+  return capacity > 0 && capacity < dynamic.budget_bytes ? capacity : dynamic.budget_bytes;
+}
+
 /* The cell for one batch of a shape, whose last size stands for those not given. */
 static Status shape_spec(const Cell *cell, const QueueShape *shape, int64_t samples, CellSpec *spec) {
   const Case *workload = cell->workload;
@@ -60,6 +68,7 @@ static Status shape_spec(const Cell *cell, const QueueShape *shape, int64_t samp
   *spec = *cell->spec;
   spec->queue[0] = spec->queue_batches[0] = '\0';
   spec->micro_batch = samples;
+  spec->capacity_bytes = capacity_of(cell);
   vl_recipe_format(&recipe, spec->recipe, sizeof spec->recipe);
   for (int32_t i = 0; i < argument_count(workload); i++)
     VL_TRY(
@@ -116,9 +125,11 @@ Status cell_check_queue(const Cell *cell) {
   VL_TRY(refuse_beside("micro-batches that add up", vl_accumulate_count(&cell->recipe) != 1));
   VL_TRY(refuse_beside("a data file", spec->data[0] != '\0'));
   VL_TRY(refuse_beside("monitoring", spec->monitor));
-  if (dynamic && spec->capacity_bytes == 0 && !spec->profile[0])
-    return vl_error(VL_INVALID, "dynamic-batch=%s fits batches to a capacity: give it (--capacity 16GiB)",
-                    dynamic);
+  if (dynamic && capacity_of(cell) == 0 && !spec->profile[0])
+    return vl_error(VL_INVALID,
+                    "dynamic-batch=%s fits batches to a capacity: give it (--capacity 16GiB), or a budget "
+                    "(dynamic-batch=%s:12GiB)",
+                    dynamic, dynamic);
   Queue queue;
   VL_TRY(engine_queue_parse(spec->queue, spec->seed, &queue));
   Status status = check_shapes(cell, &queue);
@@ -130,7 +141,7 @@ Status cell_check_queue(const Cell *cell) {
 
 static Status cannot_fit(const Cell *cell, const QueueShape *shape) {
   char capacity[32];
-  int64_t bytes = cell->spec->capacity_bytes;
+  int64_t bytes = capacity_of(cell);
   vl_format_bytes(bytes, capacity, sizeof capacity);
   if (bytes == 0) snprintf(capacity, sizeof capacity, "%.31s", cell->spec->profile);
   return vl_error(VL_OUT_OF_MEMORY, "not even one sample of %s fits %s", shape->text, capacity);
@@ -152,7 +163,7 @@ static Status size_shape(const Cell *cell, const QueueShape *shape, int64_t most
 
 /* The shape that has no place in a plan of the whole queue; -1: all have. */
 static int32_t shape_too_large(const Cell *cell, const CellResult *planned) {
-  int64_t capacity = cell->spec->capacity_bytes;
+  int64_t capacity = capacity_of(cell);
   if (strcmp(planned->status, "oom") == 0) return planned->shape_failed;
   if (strcmp(planned->status, "ok") != 0 || capacity == 0 || planned->needed_bytes <= capacity) return -1;
   int32_t largest = 0;
@@ -189,8 +200,9 @@ static Status settle_sizes(const Cell *cell, QueueRun *run) {
 
 static Status decide_sizes(const Cell *cell, QueueRun *run) {
   const Queue *queue = &run->queue;
-  const char *dynamic = vl_recipe_value(&cell->recipe, "dynamic-batch");
-  run->bucketed = dynamic && strcmp(dynamic, "bucketed") == 0;
+  DynamicBatch how;
+  bool dynamic = vl_dynamic_batch(&cell->recipe, &how);
+  run->bucketed = how.bucketed;
   if (cell->spec->queue_batches[0])
     return engine_queue_read_sizes(queue, cell->spec->queue_batches, run->sizes);
   for (int32_t i = 0; i < queue->shape_count; i++) {

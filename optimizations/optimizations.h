@@ -113,6 +113,13 @@ CheckpointChain vl_checkpoint_chain(const Program *program, bool operators);
 
 /* Micro-batches of a step under the recipe: 1 when it does not accumulate, 0: accumulate=auto. */
 int64_t vl_accumulate_count(const Recipe *recipe);
+/* Of dynamic-batch. */
+typedef struct DynamicBatch {
+  bool bucketed;        /* all samples of a size together; else neighbours in the queue */
+  int64_t budget_bytes; /* the most a batch may need; 0: the capacity */
+} DynamicBatch;
+/* False when the recipe has no dynamic-batch. */
+bool vl_dynamic_batch(const Recipe *recipe, DynamicBatch *dynamic);
 /* The item of a recipe that is a mistake; NULL: none is. */
 const RecipeItem *vl_recipe_mistake(const Recipe *recipe);
 /* What accumulate=count divides a step's samples into: micro-batches of so many, of which only the last may

@@ -223,6 +223,34 @@ static void batches_are_the_largest_that_fit(void **state) {
   vl_cell_result_clear(&r);
 }
 
+/* A budget of the recipe's own sizes batches as a capacity does, however much there is besides. */
+static void a_budget_is_a_capacity_of_the_recipe(void **state) {
+  (void)state;
+  static const char *const modes[] = {"in-order", "bucketed"};
+  for (int i = 0; i < 2; i++) {
+    char recipe[VL_RECIPE_BYTES];
+    snprintf(recipe, sizeof recipe, "dynamic-batch=%s:120MiB", modes[i]);
+    CellResult budget = run_on(queue_spec(recipe, 0), "plan");
+    CellResult within = run_on(queue_spec(recipe, 4096 * mib), "plan");
+    CellResult less = run_on(queue_spec("dynamic-batch=bucketed:4GiB", 120 * mib), "plan");
+    snprintf(recipe, sizeof recipe, "dynamic-batch=%s", modes[i]);
+    CellResult capacity = run_on(queue_spec(recipe, 120 * mib), "plan");
+    assert_string_equal(capacity.status, "ok");
+    assert_same_memory(&budget, &capacity);
+    assert_same_memory(&within, &capacity);
+    if (i == 1) assert_same_memory(&less, &capacity);
+    assert_true(budget.needed_bytes <= 120 * mib);
+    vl_cell_result_clear(&budget);
+    vl_cell_result_clear(&within);
+    vl_cell_result_clear(&less);
+    vl_cell_result_clear(&capacity);
+  }
+  CellResult small = run_on(queue_spec("dynamic-batch=bucketed:1MiB", 0), "plan");
+  assert_string_equal(small.status, "oom");
+  assert_non_null(strstr(small.error, "fits 1.00 MiB"));
+  vl_cell_result_clear(&small);
+}
+
 static void assert_refused(const CellSpec *spec, const char *reason) {
   Status status = vl_cell_check(spec);
   if (status.code != VL_INVALID || !strstr(status.message, reason))
@@ -236,6 +264,12 @@ static void what_makes_no_sense_is_refused(void **state) {
   spec = queue_spec("dynamic-batch=bucketed", mib);
   spec.queue[0] = '\0';
   assert_refused(&spec, "give one (--queue)");
+  spec = queue_spec("dynamic-batch=bucketed:0", 0);
+  assert_refused(&spec, "a budget of nothing");
+  spec = queue_spec("dynamic-batch=in-order:much", 0);
+  assert_refused(&spec, "much");
+  spec = queue_spec("dynamic-batch=sometimes:1GiB", mib);
+  assert_refused(&spec, "in-order, bucketed");
   spec = queue_spec("dynamic-batch=sometimes", mib);
   assert_refused(&spec, "in-order, bucketed");
   spec = queue_spec("baseline", mib);
@@ -263,6 +297,7 @@ int main(void) {
       cmocka_unit_test(a_recipe_goes_for_every_batch),
       cmocka_unit_test(capacities_are_kept),
       cmocka_unit_test(batches_are_the_largest_that_fit),
+      cmocka_unit_test(a_budget_is_a_capacity_of_the_recipe),
       cmocka_unit_test(what_makes_no_sense_is_refused),
   };
   return cmocka_run_group_tests_name("queue", tests, NULL, NULL);
