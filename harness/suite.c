@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_FIELDS = 48, MOST_CELLS = 100000 };
+enum { MOST_FIELDS = 48, MOST_CELLS = 100000, MOST_FACTORS = 6 };
 static const double usual_timeout_s = 3600;
 
 /* ---- Entries: keys with one value or several ---------------------------------------------------------------- */
@@ -20,6 +20,19 @@ typedef struct Field {
   bool setting;
   const YamlNode *node; /* a list is an axis */
 } Field;
+
+/* Parts of a recipe, of which a value of this axis is any choice. */
+static bool is_factors(const Field *field) { return !field->setting && strcmp(field->name, "factors") == 0; }
+
+/* A factor is there or not; one that is a list is there in one of several ways, or not. */
+static int32_t level_count(const YamlNode *factor) {
+  return factor->kind == YAML_LIST ? 1 + factor->count : 2;
+}
+
+/* NULL at level 0: it is not there. */
+static const YamlNode *level_at(const YamlNode *factor, int32_t level) {
+  return level == 0 ? NULL : factor->kind == YAML_LIST ? factor->items[level - 1] : factor;
+}
 
 typedef struct Entry {
   const YamlNode *place;
@@ -54,12 +67,32 @@ static Status put_field(Entry *entry, const char *name, bool setting, const Yaml
 }
 
 static Status check_cell_keys(const YamlNode *map) {
-  const char *accepted[VL_SUITE_KEY_COUNT + 2];
+  const char *accepted[VL_SUITE_KEY_COUNT + 3];
   for (int i = 0; i < VL_SUITE_KEY_COUNT; i++)
     accepted[i] = vl_suite_keys[i].name;
-  accepted[VL_SUITE_KEY_COUNT] = "settings";
-  accepted[VL_SUITE_KEY_COUNT + 1] = NULL;
+  accepted[VL_SUITE_KEY_COUNT] = "factors";
+  accepted[VL_SUITE_KEY_COUNT + 1] = "settings";
+  accepted[VL_SUITE_KEY_COUNT + 2] = NULL;
   return vl_yaml_check_keys(map, accepted);
+}
+
+static Status check_factors(const YamlNode *node) {
+  if (node->kind != YAML_LIST || node->count > MOST_FACTORS)
+    return vl_yaml_error(node, "factors must be a list of at most %d parts of a recipe", MOST_FACTORS);
+  for (int32_t i = 0; i < node->count; i++) {
+    const YamlNode *factor = node->items[i];
+    if (level_count(factor) > 1 + MOST_FACTORS)
+      return vl_yaml_error(factor, "a factor with more than %d ways of being there", MOST_FACTORS);
+    for (int32_t level = 1; level < level_count(factor); level++) {
+      const char *text;
+      Recipe recipe;
+      VL_TRY(vl_yaml_text(level_at(factor, level), &text));
+      Status status = vl_recipe_parse(text, &recipe);
+      if (status.code != VL_OK) return vl_yaml_error(level_at(factor, level), "%s", status.message);
+      if (recipe.count == 0) return vl_yaml_error(level_at(factor, level), "\"%s\" changes nothing", text);
+    }
+  }
+  return vl_ok();
 }
 
 /* Puts a map's keys over what the entry has. */
@@ -70,6 +103,7 @@ static Status overlay(Entry *entry, const YamlNode *map) {
     return vl_yaml_error(map, "batch and micro_batch: give one of them");
   for (int32_t i = 0; i < map->count; i++) {
     const YamlNode *value = map->items[i];
+    if (strcmp(map->keys[i], "factors") == 0) VL_TRY(check_factors(value));
     if (strcmp(map->keys[i], "settings") != 0) {
       VL_TRY(put_field(entry, map->keys[i], false, value));
       continue;
@@ -83,7 +117,11 @@ static Status overlay(Entry *entry, const YamlNode *map) {
 }
 
 static int32_t value_count(const Field *field) {
-  return field->node->kind == YAML_LIST ? field->node->count : 1;
+  if (!is_factors(field)) return field->node->kind == YAML_LIST ? field->node->count : 1;
+  int32_t choices = 1;
+  for (int32_t i = 0; i < field->node->count; i++)
+    choices *= level_count(field->node->items[i]);
+  return choices;
 }
 
 static const YamlNode *value_at(const Field *field, int32_t i) {
@@ -116,7 +154,8 @@ static bool same_value(const char *key, const char *a, const char *b) {
 static bool is_named(const Field *rule, const Entry *entry, const int32_t *choice) {
   for (int32_t i = 0; i < entry->count; i++) {
     const Field *field = &entry->fields[i];
-    if (field->setting != rule->setting || strcmp(field->name, rule->name) != 0) continue;
+    if (field->setting != rule->setting || strcmp(field->name, rule->name) != 0 || is_factors(field))
+      continue;
     const YamlNode *value = value_at(field, choice[i]);
     for (int32_t j = 0; j < value_count(rule); j++) {
       const YamlNode *wanted = value_at(rule, j);
@@ -155,6 +194,24 @@ static Status add_setting(const Field *field, const YamlNode *value, CellSpec *s
   return vl_ok();
 }
 
+/* Adds what is there in this choice to the recipe; the first factor changes fastest. */
+static Status add_factors(const Field *field, int32_t choice, CellSpec *spec) {
+  for (int32_t i = 0; i < field->node->count; i++) {
+    const YamlNode *factor = field->node->items[i], *part = level_at(factor, choice % level_count(factor));
+    choice /= level_count(factor);
+    if (part == NULL) continue;
+    bool first = !*spec->recipe || strcmp(spec->recipe, "baseline") == 0;
+    char recipe[2 * VL_RECIPE_BYTES];
+    Recipe parsed;
+    snprintf(recipe, sizeof recipe, "%s%s%.*s", first ? "" : spec->recipe, first ? "" : " ",
+             VL_RECIPE_BYTES - 1, part->text);
+    Status status = vl_recipe_parse(recipe, &parsed);
+    if (status.code != VL_OK) return vl_yaml_error(part, "%s", status.message);
+    vl_recipe_format(&parsed, spec->recipe, sizeof spec->recipe);
+  }
+  return vl_ok();
+}
+
 /* The micro-batch of a global batch under the recipe. */
 static Status divide_batch(const Entry *entry, CellDraft *draft) {
   if (draft->batch == 0) return vl_ok();
@@ -188,11 +245,14 @@ static Status make_draft(const Entry *entry, const int32_t *choice, CellDraft *d
   draft->repeats = 1;
   for (int32_t i = 0; i < entry->count; i++) {
     const Field *field = &entry->fields[i];
+    if (is_factors(field)) continue; /* added to the recipe below */
     const YamlNode *value = value_at(field, choice[i]);
     if (field->setting) VL_TRY(add_setting(field, value, &draft->cell.spec));
     for (int k = 0; k < VL_SUITE_KEY_COUNT && !field->setting; k++)
       if (strcmp(vl_suite_keys[k].name, field->name) == 0) VL_TRY(vl_suite_keys[k].set(value, draft));
   }
+  for (int32_t i = 0; i < entry->count; i++)
+    if (is_factors(&entry->fields[i])) VL_TRY(add_factors(&entry->fields[i], choice[i], &draft->cell.spec));
   VL_TRY(divide_batch(entry, draft));
   if (!*draft->cell.spec.case_name) return vl_yaml_error(entry->place, "a cell needs a case");
   if (entry->max_batch) VL_TRY(make_search(entry, draft));
@@ -216,30 +276,39 @@ static Status add_cell(Expansion *expansion, const YamlNode *place, const SuiteC
   return vl_ok();
 }
 
-static Status expand_choice(Expansion *expansion, const Entry *entry, const int32_t *choice) {
+/* The cell's repetition of this number, if it has so many; raises `most` to how many it has. */
+static Status expand_choice(Expansion *expansion, const Entry *entry, const int32_t *choice, int32_t repeat,
+                            int64_t *most) {
   bool excluded;
   VL_TRY(is_excluded(expansion, entry, choice, &excluded));
   if (excluded) return vl_ok();
   CellDraft draft;
   VL_TRY(make_draft(entry, choice, &draft));
-  for (int32_t repeat = 0; repeat < draft.repeats; repeat++) {
-    draft.cell.repeat = repeat;
-    VL_TRY(add_cell(expansion, entry->place, &draft.cell));
-  }
-  return vl_ok();
+  if (draft.repeats > *most) *most = draft.repeats;
+  if (repeat >= draft.repeats) return vl_ok();
+  draft.cell.repeat = repeat;
+  return add_cell(expansion, entry->place, &draft.cell);
 }
 
 /* Every combination, the last axis fastest. */
-static Status expand_entry(Expansion *expansion, const Entry *entry) {
+static Status expand_round(Expansion *expansion, const Entry *entry, int32_t repeat, int64_t *most) {
   int32_t choice[MOST_FIELDS] = {0};
   for (;;) {
-    VL_TRY(expand_choice(expansion, entry, choice));
+    VL_TRY(expand_choice(expansion, entry, choice, repeat, most));
     int32_t i = entry->count - 1;
     while (i >= 0 && choice[i] + 1 == value_count(&entry->fields[i]))
       choice[i--] = 0;
     if (i < 0) return vl_ok();
     choice[i]++;
   }
+}
+
+/* Repetitions are rounds over all of an entry: what drifts on the machine meanwhile is in each cell alike. */
+static Status expand_entry(Expansion *expansion, const Entry *entry) {
+  int64_t most = 1;
+  for (int32_t repeat = 0; repeat < most; repeat++)
+    VL_TRY(expand_round(expansion, entry, repeat, &most));
+  return vl_ok();
 }
 
 static Status expand_map(Expansion *expansion, const YamlNode *defaults, const YamlNode *map,
