@@ -33,6 +33,23 @@ Status vl_statistics_drop_warmup(const double *values, int64_t n, int64_t warmup
 int64_t vl_statistics_outliers(const double *values, int64_t n, bool *flags);
 /* Estimate of the ratios a[i] / b[i] of paired samples. */
 Estimate vl_statistics_paired_ratio(const double *a, const double *b, int64_t n);
+/* A number with the ends of its 95 % interval; they are NaN when nothing tells them. */
+typedef struct Contrast {
+  double value, low, high;
+} Contrast;
+/* The two-sided 95 % quantile of Student's t: half an interval in standard errors. NaN below one degree. */
+double vl_statistics_student(int64_t degrees);
+/* sum of weights[c] * mean of cell c, of an experiment that runs each of n cells once a round:
+ * values[round * n + c]. Rounds are blocks, so that a drift of the machine is no error of a cell: what the
+ * means of cells and of rounds leave over is, with (n - 1) (rounds - 1) degrees of freedom, and the standard
+ * error of the sum is sqrt(its mean square * sum of weights^2 / rounds). (Montgomery, Design and Analysis of
+ * Experiments, 8th edition, 4.1 and 7.2.) One round has no interval. */
+Contrast vl_statistics_contrast(const double *values, int32_t n, int32_t rounds, const double *weights);
+/* Weights of an effect in a factorial of two levels: cell c has factor i at its upper level where bit i of c
+ * is set, and `which` has the bits of the factors whose effect it is, one for a main effect, several for
+ * their interaction. 1 / 2^(factors - 1), negative where the product of the levels, up as 1 and down as -1,
+ * is: the mean of one half of the cells less that of the other. (The same, 6.2 and 6.4.) */
+void vl_statistics_effect_weights(int32_t factors, uint32_t which, double *weights);
 /* count per second; NaN, with the reason, when count or elapsed time is not positive. reason is NULL else. */
 double vl_statistics_rate(int64_t count, double elapsed_s, const char **reason);
 

@@ -124,6 +124,68 @@ Estimate vl_statistics_paired_ratio(const double *a, const double *b, int64_t n)
   return estimate;
 }
 
+/* ---- Factorials ------------------------------------------------------------------------------------------------- */
+
+/* P(|T| < sqrt(degrees) tan(angle)) (Abramowitz and Stegun, 26.7.3 and 26.7.4). */
+static double student_probability(int64_t degrees, double angle) {
+  bool odd = degrees % 2 != 0;
+  double cosine = cos(angle), term = odd ? cosine : 1, sum = 0;
+  for (int64_t i = odd ? 2 : 1; i < degrees; i += 2) {
+    sum += term;
+    term *= cosine * cosine * (double)i / (double)(i + 1);
+  }
+  return odd ? 2 / acos(-1.0) * (angle + sin(angle) * sum) : sin(angle) * sum;
+}
+
+double vl_statistics_student(int64_t degrees) {
+  double low = 0, high = acos(-1.0) / 2;
+  if (degrees < 1) return NAN;
+  for (int i = 0; i < 60; i++) {
+    double middle = (low + high) / 2;
+    *(student_probability(degrees, middle) < 0.95 ? &low : &high) = middle;
+  }
+  return sqrt((double)degrees) * tan(low);
+}
+
+static double mean_of(const double *values, int32_t count, int32_t stride) {
+  double sum = 0;
+  for (int32_t i = 0; i < count; i++)
+    sum += values[(int64_t)i * stride];
+  return sum / count;
+}
+
+Contrast vl_statistics_contrast(const double *values, int32_t n, int32_t rounds, const double *weights) {
+  Contrast contrast = {.value = NAN, .low = NAN, .high = NAN};
+  if (n < 1 || rounds < 1) return contrast;
+  double whole = mean_of(values, n * rounds, 1), squares = 0, squared_weights = 0;
+  contrast.value = 0;
+  for (int32_t c = 0; c < n; c++) {
+    double cell = mean_of(values + c, rounds, n);
+    contrast.value += weights[c] * cell;
+    squared_weights += weights[c] * weights[c];
+    for (int32_t round = 0; round < rounds; round++) {
+      const double *block = values + (int64_t)round * n;
+      double rest = block[c] - cell - mean_of(block, n, 1) + whole;
+      squares += rest * rest;
+    }
+  }
+  int64_t degrees = (int64_t)(n - 1) * (rounds - 1);
+  if (degrees < 1) return contrast;
+  double error = sqrt(squares / (double)degrees * squared_weights / rounds);
+  contrast.low = contrast.value - vl_statistics_student(degrees) * error;
+  contrast.high = contrast.value + vl_statistics_student(degrees) * error;
+  return contrast;
+}
+
+void vl_statistics_effect_weights(int32_t factors, uint32_t which, double *weights) {
+  for (uint32_t cell = 0; cell < 1U << factors; cell++) {
+    double weight = 2.0 / (double)(1U << factors);
+    for (int32_t i = 0; i < factors; i++)
+      if ((which >> i & 1U) != 0 && (cell >> i & 1U) == 0) weight = -weight;
+    weights[cell] = weight;
+  }
+}
+
 double vl_statistics_rate(int64_t count, double elapsed_s, const char **reason) {
   *reason = NULL;
   if (count <= 0)

@@ -122,6 +122,53 @@ static void paired_ratio_is_of_pairs(void **state) {
   NEAR(ratio.coverage, 0.96875);
 }
 
+/* From tables; of 1 and 2 degrees in closed form: tan(0.475 pi), and sqrt(2) p / sqrt(1 - p^2) at p = 0.95.
+ */
+static void student_is_that_of_the_tables(void **state) {
+  (void)state;
+  static const struct {
+    int64_t degrees;
+    double quantile;
+  } rows[] = {{1, 12.7062047362}, {2, 4.3026527297},  {3, 3.1824463053},  {7, 2.3646242516},
+              {14, 2.1447866879}, {30, 2.0422724563}, {121, 1.9797637626}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+    assert_true(fabs(vl_statistics_student(rows[i].degrees) - rows[i].quantile) < 1e-9);
+  assert_true(fabs(vl_statistics_student(1000000) - 1.95996635682) < 1e-6);
+  assert_true(isnan(vl_statistics_student(0)));
+}
+
+/* Cells none, A, B, AB, C, AC, BC, ABC. One round: A is 22/4 - 6/4 = 4, B 20/4 - 8/4 = 3, AB 18/4 - 10/4 = 2,
+ * and C does nothing. The second round is 1 above, A's cells 0.4 less than that and the others 0.4 more: A is
+ * (4 + 3.2) / 2. What is left over is 0.2 in each of 16 runs, of 7 degrees: 0.64 / 7; the error of an effect
+ * sqrt(0.64 / 7 * 8 / 16 / 2) = 0.151186, and t is 2.364624. */
+static void effects_are_differences_of_halves(void **state) {
+  (void)state;
+  double values[16] = {1, 3, 2, 8, 1, 3, 2, 8}, weights[8];
+  static const struct {
+    uint32_t which;
+    double value;
+  } effects[] = {{1, 4}, {2, 3}, {3, 2}, {4, 0}, {5, 0}, {6, 0}, {7, 0}};
+  for (size_t i = 0; i < sizeof effects / sizeof effects[0]; i++) {
+    vl_statistics_effect_weights(3, effects[i].which, weights);
+    Contrast effect = vl_statistics_contrast(values, 8, 1, weights);
+    NEAR(effect.value, effects[i].value);
+    assert_true(isnan(effect.low) && isnan(effect.high));
+  }
+  for (int c = 0; c < 8; c++)
+    values[8 + c] = values[c] + 1 + (c % 2 == 0 ? 0.4 : -0.4);
+  vl_statistics_effect_weights(3, 1, weights);
+  Contrast effect = vl_statistics_contrast(values, 8, 2, weights);
+  NEAR(effect.value, 3.6);
+  assert_true(fabs(effect.high - 3.6 - 2.3646242516 * 0.1511857892) < 1e-9);
+  assert_true(fabs(effect.low - 3.6 + 2.3646242516 * 0.1511857892) < 1e-9);
+  /* A round that is slower as a whole is no error. */
+  for (int c = 0; c < 8; c++)
+    values[8 + c] = values[c] + 100;
+  effect = vl_statistics_contrast(values, 8, 2, weights);
+  NEAR(effect.value, 4);
+  assert_true(effect.high - effect.low < 1e-9);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(median_of_odd_even_one_and_none),
@@ -132,6 +179,8 @@ int main(void) {
       cmocka_unit_test(warmup_is_dropped_and_outliers_flagged_i2),
       cmocka_unit_test(rate_is_unknown_without_count_or_time_i17),
       cmocka_unit_test(paired_ratio_is_of_pairs),
+      cmocka_unit_test(student_is_that_of_the_tables),
+      cmocka_unit_test(effects_are_differences_of_halves),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
