@@ -51,15 +51,37 @@ void vl_finding_say(Finding *finding, const char *format, ...) {
 
 /* ---- Which device ---------------------------------------------------------------------------------------------- */
 
-/* Whether two cells are evidence of the same kind: same device; same settings unless the rule looks at them
- * together; same recipe where it looks at recipes apart. */
-static bool belong_together(const Claim *claim, const json_t *a, const json_t *b) {
+enum { ASPECT_BYTES = VL_RECIPE_BYTES + 32 };
+
+/* A cell that every finding of its device sees. */
+static bool is_common(const Claim *claim, const json_t *record) {
+  char aspect[ASPECT_BYTES] = "";
+  if (claim->rule->aspect == NULL) return false;
+  claim->rule->aspect(record, aspect, sizeof(aspect));
+  return aspect[0] == '\0';
+}
+
+static bool same_aspect(const Claim *claim, const json_t *a, const json_t *b) {
+  char left[ASPECT_BYTES] = "", right[ASPECT_BYTES] = "";
+  if (claim->rule->aspect == NULL) return true;
+  claim->rule->aspect(a, left, sizeof(left));
+  claim->rule->aspect(b, right, sizeof(right));
+  return strcmp(left, right) == 0;
+}
+
+static bool on_one_device(const json_t *a, const json_t *b) {
   static const char *const devices[] = {"provenance", "device", "profile"};
   for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++)
     if (!vl_record_same_text(a, b, devices[i])) return false;
   /* A cell that was skipped or crashed does not know its hardware. */
   bool known = vl_record_text(a, "hardware") != NULL && vl_record_text(b, "hardware") != NULL;
-  if (known && !vl_record_same_text(a, b, "hardware")) return false;
+  return !known || vl_record_same_text(a, b, "hardware");
+}
+
+/* Whether two cells are evidence of the same kind: same device; same settings unless the rule looks at them
+ * together; same recipe, or the same aspect, where it looks at those apart. */
+static bool belong_together(const Claim *claim, const json_t *a, const json_t *b) {
+  if (!on_one_device(a, b) || !same_aspect(claim, a, b)) return false;
   if (claim->rule->per_recipe && !vl_record_same_text(a, b, "recipe")) return false;
   if (claim->rule->any_workload) return true;
   return vl_record_same_text(a, b, "settings") &&
@@ -94,9 +116,11 @@ static void describe_scope(const Claim *claim, const json_t *record, Finding *fi
   const char *name = vl_record_text(record, "device_name"), *settings = vl_record_text(record, "settings");
   if (claim->rule->any_workload) settings = NULL;
   const char *where = profile != NULL ? profile : hardware != NULL ? hardware : name;
-  snprintf(finding->scope, sizeof(finding->scope), "%s %s%s%s%s%s%s",
+  char aspect[VL_SCOPE_BYTES] = "";
+  if (claim->rule->aspect != NULL) claim->rule->aspect(record, aspect, sizeof(aspect));
+  snprintf(finding->scope, sizeof(finding->scope), "%s %s%s%s%s%s%s%s%s",
            finding->predicted ? "predicted for" : "measured on", where != NULL ? where : "an unnamed device",
-           claim->rule->per_recipe ? ", recipe " : "",
+           aspect[0] != '\0' ? ", " : "", aspect, claim->rule->per_recipe ? ", recipe " : "",
            claim->rule->per_recipe ? vl_record_text(record, "recipe") : "", settings != NULL ? ", " : "",
            settings != NULL ? settings : "", finding->emulated ? ", emulated" : "");
 }
@@ -140,13 +164,16 @@ static void find_all(const Claim *claim, const RecordSet *cells, ClaimVerdict *v
   const json_t **part = vl_allocate(sizeof(json_t *) * (size_t)(cells->count + 1));
   bool *taken = vl_allocate(sizeof(bool) * (size_t)(cells->count + 1));
   for (int32_t i = 0; i < cells->count; i++) {
-    if (taken[i]) continue;
+    if (taken[i] || is_common(claim, cells->records[i])) continue;
     RecordSet together = {.records = part};
     for (int32_t j = i; j < cells->count; j++) {
       if (taken[j] || !belong_together(claim, cells->records[i], cells->records[j])) continue;
       taken[j] = true;
       part[together.count++] = cells->records[j];
     }
+    for (int32_t j = 0; j < cells->count; j++)
+      if (is_common(claim, cells->records[j]) && on_one_device(cells->records[i], cells->records[j]))
+        part[together.count++] = cells->records[j];
     if (verdict->finding_count < VL_MAX_FINDINGS)
       make_finding(claim, &together, &verdict->findings[verdict->finding_count++]);
     else

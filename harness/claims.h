@@ -56,7 +56,7 @@ typedef struct RecordSet {
   int32_t count;
 } RecordSet;
 
-enum { VL_NUMBERS_BYTES = 768, VL_SCOPE_BYTES = 192 };
+enum { VL_NUMBERS_BYTES = 1280, VL_SCOPE_BYTES = 192 };
 
 /* What one device (and, where a rule looks at recipes apart, one recipe) says. */
 typedef struct Finding {
@@ -102,6 +102,9 @@ typedef struct ClaimRule {
   bool open_region;           /* other keys are kept for the suite to come */
   bool any_workload;          /* settings, training and inference are looked at together */
   bool per_recipe;            /* recipes are findings of their own */
+  /* What findings of a workload are told apart by besides, as their scope says it; "" for a cell that all
+   * findings of its device see and none is made of. NULL: nothing. */
+  void (*aspect)(const json_t *record, char *text, size_t size);
   /* NULL: decided without cells, as `verdict` and `why`. Writes verdict and numbers. */
   void (*decide)(const Claim *claim, const RecordSet *cells, Finding *finding);
   Verdict verdict;

@@ -26,7 +26,7 @@ typedef struct Figure {
   char note[512]; /* why not, or what to know when reading it */
 } Figure;
 
-enum { VL_MAX_FIGURES = 64 };
+enum { VL_MAX_FIGURES = 256 }; /* VL_MAX_WORKLOADS of each kind */
 typedef struct FigureSet {
   char directory[4096]; /* where they lie */
   Figure figures[VL_MAX_FIGURES];
@@ -106,5 +106,9 @@ Status vl_select_checkpoint(const PlotInput *input, const Workload *workload, co
                             FigureData *out) VL_CHECKED;
 Status vl_select_monitors(const PlotInput *input, const Workload *workload, const char *options,
                           FigureData *out) VL_CHECKED;
+Status vl_select_factorial(const PlotInput *input, const Workload *workload, const char *options,
+                           FigureData *out) VL_CHECKED;
+Status vl_select_effects(const PlotInput *input, const Workload *workload, const char *options,
+                         FigureData *out) VL_CHECKED;
 
 #endif

@@ -324,7 +324,7 @@ Status vl_select_heap_map(const PlotInput *input, const Workload *workload, cons
 
 /* ---- Fragmentation over steps -------------------------------------------------------------------------------------------- */
 
-enum { MOST_LINES = 8, FEWEST_STEPS = 3, NAME_COLUMNS = 84 };
+enum { MOST_LINES = 8, FEWEST_STEPS = 3, NAME_COLUMNS = 76 };
 
 /* What each step of a cell reserved for what it had in use, and how scattered what is free was after it. */
 typedef struct Steps {

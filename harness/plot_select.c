@@ -17,6 +17,8 @@ static const Selection selections[] = {
     {"heap-map", vl_select_heap_map},
     {"fragmentation", vl_select_fragmentation},
     {"monitors", vl_select_monitors},
+    {"factorial", vl_select_factorial},
+    {"effects", vl_select_effects},
 };
 
 const Selection *vl_selection_find(const char *name) {
@@ -27,7 +29,7 @@ const Selection *vl_selection_find(const char *name) {
 
 const char *vl_selection_names(void) {
   return "series, categories, growth, recipes, timeline, parts, checkpoint, heap-map, fragmentation, "
-         "monitors";
+         "monitors, factorial, effects";
 }
 
 bool vl_option_text(const char *options, const char *key, char *text, size_t size) {
@@ -109,8 +111,9 @@ typedef struct Line {
 } Line;
 
 enum { MAX_LINES = 24, MAX_MARKS = 64, MARK_ROWS = 8 };
-enum { MANY_LINES = 12 };                      /* of which single points are not told apart */
-enum { KEY_BYTES = 84, KEY_BEGIN_BYTES = 56 }; /* a name in the key, and what is left of its beginning */
+enum { MANY_LINES = 12 }; /* of which single points are not told apart */
+/* A name in the key, as wide as the svg terminal takes, and what is left of its beginning and end. */
+enum { KEY_BYTES = 76, KEY_BEGIN_BYTES = 44, KEY_END_BYTES = KEY_BYTES - KEY_BEGIN_BYTES - 5 };
 
 static const char *recipe_of(const json_t *record) {
   const char *recipe = vl_record_text(record, "recipe");
@@ -252,12 +255,12 @@ static void write_lines(FILE *out, const Line *lines, int32_t count) {
   fprintf(out, "array names[%d] = [", count);
   for (int32_t i = 0; i < count; i++) {
     char name[KEY_BYTES + 8];
-    size_t length = strlen(lines[i].name), end = KEY_BYTES - KEY_BEGIN_BYTES;
+    size_t length = strlen(lines[i].name);
     if (length <= KEY_BYTES)
       snprintf(name, sizeof(name), "%.*s", KEY_BYTES, lines[i].name);
     else
       snprintf(name, sizeof(name), "%.*s ... %s", KEY_BEGIN_BYTES, lines[i].name,
-               lines[i].name + length - end);
+               lines[i].name + length - KEY_END_BYTES);
     fputs(i > 0 ? ", " : "", out);
     vl_gnuplot_text(out, name);
   }

@@ -79,6 +79,8 @@ bool vl_report_is_of_monitors(const Figure *figure);
 void vl_report_peers(Document *document, const RecordSet *cells, const Workload *workload);
 /* What each cell's memory should be beside what was counted; of one comparison the terms too. */
 void vl_report_account(Document *document, const RecordSet *records, const Comparison *comparison);
+/* Of queues that ran with and without three measures: every cell, and what each does alone and together. */
+void vl_report_factorials(Document *document, const RecordSet *records);
 /* Tables of single cells, each left out when no cell has a row in it: one row a cell; what was offloaded;
  * how well volumes are told apart; what monitors saw; what ran out of memory; what leaks; why others have no
  * numbers. */

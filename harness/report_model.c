@@ -347,6 +347,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
     if (w == 0 && comparison->baseline != NULL) add_parts(document, comparison->baseline);
     free(cells.records);
   }
+  vl_report_factorials(document, &input->records);
   if (opening_figure(input) >= 0)
     vl_report_figure(document, &input->figures->figures[opening_figure(input)], true);
   if (add_claims(document, input, PASSAGE_VERDICT) == 0)

@@ -100,7 +100,7 @@ static void every_figure_of_a_growth_store(void **state) {
   SyntheticSet set = {.count = 0};
   synthetic_growth(&set);
   FigureSet figures = draw(&set, NULL, "png svg pdf");
-  assert_int_equal(figures.count, 13);
+  assert_int_equal(figures.count, 15);
   for (int32_t i = 0; i < figures.count; i++) {
     bool expected = strcmp(figures.figures[i].name, "timeline") != 0 &&
                     strcmp(figures.figures[i].name, "heap-map") != 0 &&
@@ -108,6 +108,8 @@ static void every_figure_of_a_growth_store(void **state) {
                     strcmp(figures.figures[i].name, "parts") != 0 &&
                     strcmp(figures.figures[i].name, "step-memory") != 0 &&
                     strcmp(figures.figures[i].name, "monitors") != 0 &&
+                    strcmp(figures.figures[i].name, "factorial") != 0 &&
+                    strcmp(figures.figures[i].name, "effects") != 0 &&
                     strncmp(figures.figures[i].name, "checkpoint", 10) != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
     static const char *const endings[] = {"gp", "dat", "png", "svg", "pdf"};
@@ -298,7 +300,9 @@ static void many_long_recipes_stay_apart(void **state) {
   for (int32_t i = 0; i < 30; i++) {
     char recipe[200];
     synthetic_add(&set, row(16, 400 + 10 * i));
-    snprintf(recipe, sizeof(recipe), "stack=vramlab amp=bf16 update=in-backward recompute=norm checkpoint=%d",
+    snprintf(recipe, sizeof(recipe),
+             "stack=vramlab amp=bf16 update=in-backward recompute=norm checkpoint=%d "
+             "allocator=expandable:remap=always",
              i + 1);
     json_object_set_new(set.owned[i], "recipe", json_string(recipe));
   }
@@ -386,7 +390,8 @@ static void peers_are_drawn_beside_ours(void **state) {
     bool expected = strcmp(name, "categories") != 0 && strcmp(name, "parts") != 0 &&
                     strcmp(name, "growth") != 0 && strcmp(name, "timeline") != 0 &&
                     strcmp(name, "heap-map") != 0 && strcmp(name, "fragmentation") != 0 &&
-                    strcmp(name, "monitors") != 0 && strncmp(name, "checkpoint", 10) != 0;
+                    strcmp(name, "monitors") != 0 && strncmp(name, "checkpoint", 10) != 0 &&
+                    strcmp(name, "factorial") != 0 && strcmp(name, "effects") != 0;
     assert_int_equal(figures.figures[i].drawn, expected);
   }
   char *text = contents("recipes", "dat");
