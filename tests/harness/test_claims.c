@@ -467,7 +467,7 @@ static void fp16_saves_what_it_saves_where_fp32_just_fits(void **state) {
   ClaimFile *file = shipped();
   SyntheticSet set = {.count = 0};
   ClaimVerdict verdict;
-  static const char *const cases[] = {"resnet50", "bert-base", "unet"};
+  static const char *const cases[] = {"resnet50", "bert-base", "unet3d"};
   for (int i = 0; i < 3; i++) {
     amp_cell(&set, cases[i], "baseline", 64, 10e9);
     amp_cell(&set, cases[i], "amp=fp16", 64, 9e9);
@@ -481,7 +481,7 @@ static void fp16_saves_what_it_saves_where_fp32_just_fits(void **state) {
     assert_int_equal(verdict.findings[0].verdict, i < 2 ? VERDICT_UNDECIDED : VERDICT_AMBIGUOUS);
   }
   assert_non_null(
-      strstr(verdict.findings[0].numbers, "resnet50: 50.0 % at batch 128; bert: 30.0 % at batch 128"));
+      strstr(verdict.findings[0].numbers, "resnet50: 50.0 % at batch 128; bert-base: 30.0 % at batch 128"));
   /* What is computed in another type than it stands for has saved nothing. */
   amp_cell(&set, "resnet50", "baseline", 512, 40e9);
   amp_cell(&set, "resnet50", "amp=fp16", 512, 4e9);

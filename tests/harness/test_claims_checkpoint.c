@@ -164,10 +164,10 @@ static void the_workload_that_saves_most_for_a_flop(void **state) {
       {"bert-base", "checkpoint=1", .predicted = true, .needed_gib = 1, .repeated = 0.3},
       {"resnet50", "baseline", .predicted = true, .needed_gib = 4},
       {"resnet50", "checkpoint=1", .predicted = true, .needed_gib = 2, .repeated = 0.3},
-      {"unet", "baseline", .predicted = true, .needed_gib = 4},
-      {"unet", "checkpoint=1", .predicted = true, .needed_gib = 2, .repeated = 0.3}};
-  ASSERT_VERDICT("ckpt-transformer", behind, VERDICT_REFUTED, "unet not there");
-  ASSERT_VERDICT("ckpt-transformer", ahead, VERDICT_UNDECIDED, "unet not there");
+      {"unet3d", "baseline", .predicted = true, .needed_gib = 4},
+      {"unet3d", "checkpoint=1", .predicted = true, .needed_gib = 2, .repeated = 0.3}};
+  ASSERT_VERDICT("ckpt-transformer", behind, VERDICT_REFUTED, "unet3d not there");
+  ASSERT_VERDICT("ckpt-transformer", ahead, VERDICT_UNDECIDED, "unet3d not there");
   ASSERT_VERDICT("ckpt-transformer", three, VERDICT_SUPPORTED, "bert 10.7");
 }
 

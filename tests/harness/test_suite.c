@@ -76,6 +76,29 @@ static void lists_in_cells_and_settings_are_axes(void **state) {
   vl_suite_destroy(&suite);
 }
 
+/* Every choice among three parts, of which one is there in two ways; repetitions in rounds. */
+static void factors_are_chosen_in_every_way(void **state) {
+  Suite *suite =
+      load(*state, "name: t\n"
+                   "cells:\n"
+                   "  - {case: resnet50, batch: 4, repeat: 2, recipe: [baseline, amp=bf16],\n"
+                   "     factors: [checkpoint=1, [update=in-backward, recompute=norm], inplace=all]}\n");
+  assert_int_equal(suite->cell_count, 2 * 2 * 12);
+  for (int i = 0; i < 48; i++) {
+    Recipe recipe;
+    assert_int_equal(vl_recipe_parse(suite->cells[i].spec.recipe, &recipe).code, VL_OK);
+    int choice = i % 12;
+    assert_int_equal(suite->cells[i].repeat, i / 24);
+    assert_int_equal(vl_recipe_value(&recipe, "amp") != NULL, i / 12 % 2);
+    assert_int_equal(vl_recipe_value(&recipe, "checkpoint") != NULL, choice % 2);
+    assert_int_equal(vl_recipe_value(&recipe, "update") != NULL, choice / 2 % 3 == 1);
+    assert_int_equal(vl_recipe_value(&recipe, "recompute") != NULL, choice / 2 % 3 == 2);
+    assert_int_equal(vl_recipe_value(&recipe, "inplace") != NULL, choice / 6);
+  }
+  assert_string_equal(suite->cells[0].spec.recipe, "baseline");
+  vl_suite_destroy(&suite);
+}
+
 static void searches_are_cells_of_their_own_kind(void **state) {
   Suite *suite = load(*state, "name: t\n"
                               "defaults: {case: resnet50, device: cpu, batch: 16}\n"
@@ -107,6 +130,11 @@ static void mistakes_are_named_with_their_place(void **state) {
       {"name: t\ncells:\n  - {case: resnet50, steps: 0}\n", "3:29: ", "'0'"},
       {"name: t\ncells:\n  - {case: resnet50, timeout_s: -1}\n", "3:33: ", "above 0"},
       {"name: t\ncells:\n  - {case: resnet50, inference: maybe}\n", "3:33: ", "true nor false"},
+      {"name: t\ncells:\n  - {case: resnet50, factors: amp=bf16}\n", "3:31: ", "a list"},
+      {"name: t\ncells:\n  - {case: resnet50, factors: [amp=bf17]}\n", "3:32: ", "amp"},
+      {"name: t\ncells:\n  - {case: resnet50, factors: [baseline]}\n", "3:32: ", "changes nothing"},
+      {"name: t\ncells:\n  - {case: resnet50, recipe: amp=bf16, factors: [amp=fp16]}\n",
+       "3:50: ", "amp is given twice"},
       {"name: t\ncells:\n  - {case: resnet50, batch: []}\n", "3:29: ", "no values"},
       {"name: t\ncells:\n  - {case: resnet50, batch: 4, micro_batch: 2}\n", "3:5: ", "one of them"},
       {"name: t\ncells: 7\n", "2:8: ", "list"},
@@ -143,7 +171,7 @@ static void suites_that_come_with_the_program_load(void **state) {
   Status status = vl_suite_load("nowhere", &suite);
   assert_int_equal(status.code, VL_INVALID);
   assert_non_null(strstr(status.message, "quick"));
-  static const char *const names[] = {"quick", "resnet-growth"};
+  static const char *const names[] = {"quick", "resnet-growth", "unet-case", "checkpoint", "amp"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     status = vl_suite_load(names[i], &suite);
     assert_string_equal(status.message, "");
@@ -155,9 +183,10 @@ static void suites_that_come_with_the_program_load(void **state) {
 int main(void) {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      TEST(axes_are_multiplied_the_last_fastest), TEST(lists_in_cells_and_settings_are_axes),
-      TEST(searches_are_cells_of_their_own_kind), TEST(mistakes_are_named_with_their_place),
-      TEST(a_file_cannot_multiply_itself),        TEST(suites_that_come_with_the_program_load),
+      TEST(axes_are_multiplied_the_last_fastest),   TEST(lists_in_cells_and_settings_are_axes),
+      TEST(factors_are_chosen_in_every_way),        TEST(searches_are_cells_of_their_own_kind),
+      TEST(mistakes_are_named_with_their_place),    TEST(a_file_cannot_multiply_itself),
+      TEST(suites_that_come_with_the_program_load),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
