@@ -130,6 +130,12 @@ Status cuda_choose_channels_last(CudaDevice *device, const Node *node, LayoutId 
  * For what goes element by element. */
 Status cuda_choose_follow(CudaDevice *device, const Node *node, LayoutId *inputs,
                           LayoutId *outputs) VL_CHECKED;
+/* Tensors of rank 3 or more share one layout, all others are plain: the one an output is preset to, else
+ * channels last where an input has it. For what walks over elements in the order of memory. */
+Status cuda_choose_shared(CudaDevice *device, const Node *node, LayoutId *inputs,
+                          LayoutId *outputs) VL_CHECKED;
+/* A `prepare` that does nothing; VL_INTERNAL unless tensors of rank 3 or more do share one layout. */
+Status cuda_check_shared(CudaDevice *device, Kernel *kernel) VL_CHECKED;
 /* VL_UNSUPPORTED, naming tensor and accepted types, unless every float tensor is f32, bf16 or f16. */
 Status cuda_supports_floats(CudaDevice *device, const Node *node) VL_CHECKED;
 
@@ -140,6 +146,10 @@ typedef struct CudaChannels {
   int64_t n, channels, spatial, channel_stride, spatial_stride;
 } CudaChannels;
 CudaChannels cuda_channels(LayoutId layout, const Tensor *tensor);
+/* Queues the copy of `shape`'s elements, of that type, from one layout to another; `from` and `to` are device
+ * memory and do not overlap. */
+Status cuda_convert(cudaStream_t stream, DType dtype, const Tensor *shape, LayoutId from_layout,
+                    LayoutId to_layout, uintptr_t from, uintptr_t to) VL_CHECKED;
 
 /* Host data between plain order and a layout; count is the storage's elements. For upload and download. */
 void cuda_host_to_layout(LayoutId layout, const Storage *storage, const void *plain, void *laid_out);

@@ -136,6 +136,7 @@ template <typename T> inline T atomicExch(T *at, T value) {
 
 template <typename T> inline T __ldg(const T *at) { return *at; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) { return (uint64_t)((unsigned __int128)a * b >> 64); }
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
