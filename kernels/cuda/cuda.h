@@ -35,11 +35,12 @@ typedef struct CudaStep {
 /* A value that a kernel cannot use (a label out of range), written by the first thread that meets one; in
  * mapped host memory. synchronize reports it as VL_INVALID and clears it. */
 typedef struct CudaFault {
-  int32_t raised;  /* 0: nothing */
-  int32_t node_id; /* of the kernel's node */
-  int64_t place;   /* index of the element */
-  int64_t value;   /* what stood there */
-  int64_t below;   /* values 0 .. below-1 were accepted */
+  int32_t raised;   /* 0: nothing */
+  const Node *node; /* the kernel's, and its input: the host's addresses, which the card passes on */
+  const Tensor *tensor;
+  int64_t place; /* index of the element */
+  int64_t value; /* what stood there */
+  int64_t below; /* values 0 .. below-1 were accepted */
 } CudaFault;
 
 typedef struct CudaSequences CudaSequences;

@@ -208,11 +208,25 @@ static Status launch(Device *device, Kernel *kernel, const uintptr_t *inputs, co
   return cuda_launch_now(cuda, cuda->slots, kernel, inputs, outputs, workspace, context);
 }
 
+/* "0, 1, 2": where the element at `place` is. */
+static void describe_place(const Tensor *tensor, int64_t place, char *text, size_t size) {
+  int64_t stride = vl_tensor_elements(tensor);
+  size_t used = 0;
+  for (int32_t d = 0; d < tensor->rank && used < size; d++) {
+    stride /= tensor->shape[d];
+    used += (size_t)snprintf(text + used, size - used, "%s%lld", d == 0 ? "" : ", ",
+                             (long long)(place / stride % tensor->shape[d]));
+  }
+}
+
 static Status report_fault(CudaDevice *device) {
   CudaFault fault = *device->fault;
   memset(device->fault, 0, sizeof *device->fault);
-  return vl_error(VL_INVALID, "cuda: node %d read %lld at place %lld; accepted: 0 to %lld", fault.node_id,
-                  (long long)fault.value, (long long)fault.place, (long long)fault.below - 1);
+  char place[80] = "";
+  describe_place(fault.tensor, fault.place, place, sizeof place);
+  return vl_error(VL_INVALID, "%s in %s: %s[%s] is %lld; must be within 0 and %lld", fault.node->op->name,
+                  fault.node->scope, fault.tensor->name, place, (long long)fault.value,
+                  (long long)(fault.below - 1));
 }
 
 static Status synchronize(Device *device) {

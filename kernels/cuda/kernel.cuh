@@ -76,8 +76,8 @@ template <typename F> inline bool by_float(DType dtype, F function) {
 
 /* ---- Reductions ------------------------------------------------------------------------------------------------ */
 
-/* The sum over the warp, in every lane. */
-__device__ inline float warp_sum(float value) {
+/* The sum over the warp, in every lane; of float or double. */
+template <typename S> __device__ inline S warp_sum(S value) {
   for (int distance = warp_size / 2; distance > 0; distance /= 2)
     value += __shfl_xor_sync(whole_warp, value, distance);
   return value;
@@ -89,13 +89,13 @@ __device__ inline float warp_max(float value) {
 }
 /* The sum over a block of whole warps (1-D), in every thread. `scratch` is shared and has room for 32; it may
  * be used again after the next barrier of the caller's. */
-__device__ inline float block_sum(float value, float *scratch) {
+template <typename S> __device__ inline S block_sum(S value, S *scratch) {
   value = warp_sum(value);
   int warps = (int)blockDim.x / warp_size, lane = (int)threadIdx.x % warp_size;
   if (warps == 1) return value;
   if (lane == 0) scratch[threadIdx.x / warp_size] = value;
   __syncthreads();
-  return warp_sum(lane < warps ? scratch[lane] : 0.0F);
+  return warp_sum(lane < warps ? scratch[lane] : S(0));
 }
 
 /* ---- Work and grids ----------------------------------------------------------------------------------------------- */
@@ -111,10 +111,11 @@ __device__ inline int64_t grid_threads() { return (int64_t)gridDim.x * blockDim.
 
 /* Says that an index is out of range; the first one stays. Only `raised` is atomic: a second fault of the
  * same moment may mix its numbers in, each of them true of some element. */
-__device__ inline void raise_fault(CudaFault *fault, int32_t node_id, int64_t place, int64_t value,
-                                   int64_t below) {
+__device__ inline void raise_fault(CudaFault *fault, const Node *node, const Tensor *tensor, int64_t place,
+                                   int64_t value, int64_t below) {
   if (atomicCAS(&fault->raised, 0, 1) != 0) return;
-  fault->node_id = node_id;
+  fault->node = node;
+  fault->tensor = tensor;
   fault->place = place;
   fault->value = value;
   fault->below = below;

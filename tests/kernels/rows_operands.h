@@ -20,6 +20,10 @@ Status row_first_output(Graph *graph, const OpRow *row, Tensor *const *operands,
   {                                                                                                          \
     .kind = OPERAND_ACTIVATION, .values = VALUES_FAR, .shape = { __VA_ARGS__ }                               \
   }
+#define POSITIVE_ACTIVATION(...)                                                                             \
+  {                                                                                                          \
+    .kind = OPERAND_ACTIVATION, .values = VALUES_POSITIVE, .shape = { __VA_ARGS__ }                          \
+  }
 #define WEIGHT(...)                                                                                          \
   {                                                                                                          \
     .kind = OPERAND_WEIGHT, .shape = { __VA_ARGS__ }                                                         \

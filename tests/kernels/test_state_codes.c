@@ -1,6 +1,6 @@
 /* 8-bit codes of optimizer state: every code and the numbers around every edge of a bin, of any count, are
- * the same bits on the machine's fastest path and on the portable one; and the reference's but where rounding
- * decides. */
+ * the same bits on the machine's fastest path, or with OTHER_STATE_CODES on another one, and on the portable
+ * one; and the reference's but where rounding decides. */
 #include "kernels/cpu/state_codes.h"
 #include "tests/reference/reference.h"
 #include <math.h>
@@ -13,6 +13,13 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#ifdef OTHER_STATE_CODES
+extern const StateCodes OTHER_STATE_CODES;
+static const StateCodes *fastest_codes(void) { return &OTHER_STATE_CODES; }
+#else
+static const StateCodes *fastest_codes(void) { return state_codes_choose(); }
+#endif
 
 enum { CODES = 256, AROUND = 3000, STRIDE = 4001 };
 
@@ -38,7 +45,7 @@ static void every_code_is_read(void **state) {
     for (size_t s = 0; s < sizeof scales / sizeof *scales; s++) {
       float portable[CODES], fastest[CODES];
       state_codes_portable.read(codes, is_signed, scales[s], CODES, portable);
-      state_codes_choose()->read(codes, is_signed, scales[s], CODES, fastest);
+      fastest_codes()->read(codes, is_signed, scales[s], CODES, fastest);
       for (int32_t i = 0; i < CODES; i++)
         if (!isnan(portable[i]) || !isnan(fastest[i]))
           assert_int_equal(bits_of(portable[i]), bits_of(fastest[i]));
@@ -53,7 +60,7 @@ static void every_code_is_read(void **state) {
 static void check_numbers(const float *values, bool is_signed, int64_t count) {
   uint8_t *portable = malloc((size_t)count), *fastest = malloc((size_t)count);
   state_codes_portable.write(values, is_signed, 1.0F, count, portable);
-  state_codes_choose()->write(values, is_signed, 1.0F, count, fastest);
+  fastest_codes()->write(values, is_signed, 1.0F, count, fastest);
   for (int64_t i = 0; i < count; i++)
     if (portable[i] != fastest[i])
       fail_msg("%a has code %d, and %d on the fastest path", (double)values[i], portable[i], fastest[i]);
@@ -92,7 +99,7 @@ static void other_numbers_have_one_code(void **state) {
   values[2] = INFINITY;
   for (int32_t is_signed = 0; is_signed < 2; is_signed++) {
     check_numbers(values, is_signed, count);
-    state_codes_choose()->write(values, is_signed, 1.0F, count, codes);
+    fastest_codes()->write(values, is_signed, 1.0F, count, codes);
     for (uint32_t i = 3; i < count; i++) {
       double low, high, x = (double)values[i];
       int32_t code = vl_reference_code(x, is_signed, &low, &high);
@@ -123,7 +130,7 @@ static void any_count_is_done(void **state) {
       for (int64_t i = 0; i < count; i++)
         numbers[i] = (float)((i * 37 % 101) - (is_signed ? 50 : 0)) / 101.0F;
       for (int32_t fastest = 0; fastest < 2; fastest++) {
-        const StateCodes *path = fastest ? state_codes_choose() : &state_codes_portable;
+        const StateCodes *path = fastest ? fastest_codes() : &state_codes_portable;
         path->write(numbers, is_signed, 1.0F, count, codes[fastest] + 1);
         path->read(codes[0] + 1, is_signed, 2.0F, count, values[fastest] + 1);
         assert_int_equal(codes[fastest][0], FENCE);
