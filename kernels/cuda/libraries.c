@@ -36,10 +36,7 @@ static Status library_error(StatusCode code, const char *call, const Node *node,
 }
 
 static StatusCode code_of_cudnn(int status) {
-  switch (CUDNN_STATUS_CATEGORY(status)) {
-  case CUDNN_STATUS_NOT_SUPPORTED: return VL_UNSUPPORTED;
-  default: break;
-  }
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED) return VL_UNSUPPORTED;
   bool no_memory = status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                    status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
   return no_memory ? VL_OUT_OF_MEMORY : VL_INTERNAL;
