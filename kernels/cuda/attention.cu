@@ -16,8 +16,10 @@
 #include <cmath>
 
 #ifdef VRAMLAB_HOST_MACHINE
+#include "pipeline.h"
 #include "wmma.h"
 #else
+#include <cuda_pipeline_primitives.h>
 #include <mma.h>
 #endif
 
@@ -157,17 +159,17 @@ template <typename T, int padded> struct Sizes {
   static constexpr int p_pitch = score_pitch * (4 / (int)sizeof(T)), p_group = 16 * (4 / (int)sizeof(T));
   static_assert(16 * wide == padded && turns > 0 && 2 * p_group <= p_pitch, "tiles have their places");
   static constexpr size_t forward_bytes = sizeof(T) * pitch * (block_rows + 2 * keys) +
-                                          sizeof(float) * (block_rows * score_pitch + keys + block_rows);
+                                          sizeof(float) * (block_rows * score_pitch + 2 * keys + block_rows);
   /* Backward: rows of a tile on the other side, and a warp's 16 columns of probabilities and gradients of
    * scores, both in T. There its results pass through as f32, 16 columns at a time. */
-  static constexpr int others = sizeof(T) == 4 ? 16 : 32;
+  static constexpr int others = 16, stages = sizeof(T) == 4 ? 1 : 2; /* tiles at once */
   static constexpr int pair_pitch = 16 + skew, pair_elements = rows * pair_pitch;
   static constexpr int result_pitch = 20;
   static_assert(2 * pair_elements * sizeof(T) >= rows * result_pitch * sizeof(float), "results fit");
-  static constexpr int kept_words = 2 * (others > rows ? others : rows); /* of 16 bits */
+  static constexpr int kept_words = 32; /* of 16 bits: a lane's */
   static constexpr size_t backward_bytes =
-      sizeof(T) * (pitch * 2 * (block_rows + others) + warps * 2 * pair_elements) +
-      2 * sizeof(float) * (block_rows + others) + sizeof(uint16_t) * warps * kept_words;
+      sizeof(T) * (pitch * 2 * (block_rows + stages * others) + warps * 2 * pair_elements) +
+      sizeof(float2) * (block_rows + 2 * others) + sizeof(uint16_t) * warps * kept_words;
 };
 
 /* ---- What kernels are given -------------------------------------------------------------------------------- */
@@ -227,8 +229,8 @@ template <typename T> __device__ inline float mask_of(const Attention<T> &it, He
 
 /* ---- Moving rows ------------------------------------------------------------------------------------------- */
 
-/* The block reads `rows` rows into shared memory; zeros take the place of those from `valid` on and of
- * columns past the head's size. */
+/* The block begins to read `rows` rows into shared memory; zeros take the place of those from `valid` on and
+ * of columns past the head's size. They are there after arrive. */
 template <typename T, int rows, int padded>
 __device__ inline void read_rows(T *to, const T *from, int stride, int valid, int size, bool packs) {
   constexpr int each = pack_width<T>, across = padded / each, pitch = Sizes<T, padded>::pitch;
@@ -240,13 +242,11 @@ __device__ inline void read_rows(T *to, const T *from, int stride, int valid, in
   if (packs) {
 #pragma unroll
     for (int turn = 0; turn < rows / at_once; turn++) {
-      Pack<T, each> pack;
-#pragma unroll
-      for (int j = 0; j < each; j++)
-        pack.at[j] = from_float<T>(0.0F);
+      T *at = to + turn * at_once * pitch;
       if (row + turn * at_once < valid && column < size)
-        pack = *reinterpret_cast<const Pack<T, each> *>(from + (int64_t)turn * at_once * stride);
-      *reinterpret_cast<Pack<T, each> *>(to + turn * at_once * pitch) = pack;
+        __pipeline_memcpy_async(at, from + (int64_t)turn * at_once * stride, 16);
+      else
+        *reinterpret_cast<float4 *>(at) = float4{0.0F, 0.0F, 0.0F, 0.0F};
     }
     return;
   }
@@ -258,6 +258,13 @@ __device__ inline void read_rows(T *to, const T *from, int stride, int valid, in
       to[turn * at_once * pitch + j] =
           there ? from[(int64_t)turn * at_once * stride + j] : from_float<T>(0.0F);
     }
+}
+
+/* The block has what it began to read, and is done with what it read before. */
+__device__ inline void arrive() {
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  __syncthreads();
 }
 
 /* A warp writes `rows` rows of 16 columns of results, from column `first` of the head on. */
@@ -356,7 +363,7 @@ template <typename T, int padded> __device__ inline void attend(const Attention<
   T *queries = shared_memory<T>(), *keys = queries + S::block_rows * S::pitch,
     *values = keys + S::keys * S::pitch;
   float *all_scores = reinterpret_cast<float *>(values + S::keys * S::pitch);
-  float *added = all_scores + S::block_rows * S::score_pitch, *all_factors = added + S::keys;
+  float *added = all_scores + S::block_rows * S::score_pitch, *all_factors = added + 2 * S::keys;
   int warp = (int)threadIdx.x / warp_size, lane = (int)threadIdx.x % warp_size;
   float *scores = all_scores + warp * S::rows * S::score_pitch, *factors = all_factors + warp * S::rows;
   T *p = reinterpret_cast<T *>(scores);
@@ -377,14 +384,17 @@ template <typename T, int padded> __device__ inline void attend(const Attention<
       F::clear(results[m][n]);
   float top = -INFINITY, sum = 0.0F; /* of the lane's row; the sum of its share */
 
+  /* Values are on their way while scores are computed, the next keys from then on. */
+  const T *all_keys = it.qkv + qkv_at(it, head, KEY, 0), *all_values = it.qkv + qkv_at(it, head, VALUE, 0);
+  read_rows<T, S::keys, padded>(keys, all_keys, qkv_stride(it), it.length, it.size, it.packs);
+  if (threadIdx.x < S::keys) added[threadIdx.x] = mask_of(it, head, (int)threadIdx.x);
   for (int key = 0; key < it.length; key += S::keys) {
-    __syncthreads();
-    read_rows<T, S::keys, padded>(keys, it.qkv + qkv_at(it, head, KEY, key), qkv_stride(it), it.length - key,
-                                  it.size, it.packs);
-    read_rows<T, S::keys, padded>(values, it.qkv + qkv_at(it, head, VALUE, key), qkv_stride(it),
+    arrive();
+    read_rows<T, S::keys, padded>(values, all_values + (int64_t)key * qkv_stride(it), qkv_stride(it),
                                   it.length - key, it.size, it.packs);
-    if (threadIdx.x < S::keys) added[threadIdx.x] = mask_of(it, head, key + (int)threadIdx.x);
-    __syncthreads();
+    bool more = key + S::keys < it.length;
+    float next_added = 0.0F;
+    if (more && threadIdx.x < S::keys) next_added = mask_of(it, head, key + S::keys + (int)threadIdx.x);
 
     {
       typename F::C s[S::tall][columns];
@@ -414,13 +424,19 @@ template <typename T, int padded> __device__ inline void attend(const Attention<
         for (int n = 0; n < columns; n++)
           F::store(scores + 16 * m * S::score_pitch + 16 * n, s[m][n], S::score_pitch);
     }
-    __syncwarp();
+    arrive();
+    if (more) {
+      read_rows<T, S::keys, padded>(keys, all_keys + (int64_t)(key + S::keys) * qkv_stride(it),
+                                    qkv_stride(it), it.length - key - S::keys, it.size, it.packs);
+      if (threadIdx.x < S::keys) added[(key / S::keys + 1) % 2 * S::keys + (int)threadIdx.x] = next_added;
+    }
+    const float *added_now = added + key / S::keys % 2 * S::keys + from;
 
     float z[share], high = top;
 #pragma unroll
     for (int j = 0; j < share; j += 4) {
       float4 s = *reinterpret_cast<const float4 *>(scores + row * S::score_pitch + from + j);
-      float4 m = *reinterpret_cast<const float4 *>(added + from + j);
+      float4 m = *reinterpret_cast<const float4 *>(added_now + j);
       z[j] = fmaf(s.x, it.scale, m.x), z[j + 1] = fmaf(s.y, it.scale, m.y);
       z[j + 2] = fmaf(s.z, it.scale, m.z), z[j + 3] = fmaf(s.w, it.scale, m.w);
     }
@@ -566,19 +582,12 @@ __device__ inline void write_gradient(const Attention<T> &it,
   }
 }
 
-/* Of each row a key's mask, or a query's shift and delta. Queries that are not there have no probabilities.
- */
-template <typename T, int rows, bool keys>
-__device__ inline void read_stats(float2 *to, const Attention<T> &it, Head head, int first) {
-  for (int i = (int)threadIdx.x; i < rows; i += (int)blockDim.x) {
-    int row = first + i;
-    if constexpr (keys)
-      to[i] = float2{mask_of(it, head, row), 0.0F};
-    else if (row < it.length)
-      to[i] = float2{shift_of<T>(it.lse[lse_at(it, head, row)]), it.delta[lse_at(it, head, row)]};
-    else
-      to[i] = float2{INFINITY, 0.0F};
-  }
+/* A key's mask, or a query's shift and delta. Queries that are not there have no probabilities. */
+template <typename T, bool key>
+__device__ inline float2 stats_of(const Attention<T> &it, Head head, int row) {
+  if constexpr (key) return float2{mask_of(it, head, row), 0.0F};
+  if (row >= it.length) return float2{INFINITY, 0.0F};
+  return float2{shift_of<T>(it.lse[lse_at(it, head, row)]), it.delta[lse_at(it, head, row)]};
 }
 
 /* The block's rows are keys, with their values, or queries, with their dy; tiles of the others pass by. For
@@ -589,10 +598,11 @@ template <typename T, int padded, bool of_keys> __device__ inline void different
   using S = Sizes<T, padded>;
   using F = Fragments<T>;
   T *rows = shared_memory<T>(), *row_values = rows + S::block_rows * S::pitch;
-  T *others = row_values + S::block_rows * S::pitch, *other_values = others + S::others * S::pitch;
-  T *pairs = other_values + S::others * S::pitch;
-  float2 *other_stats = reinterpret_cast<float2 *>(pairs + S::warps * 2 * S::pair_elements);
-  float2 *all_row_stats = other_stats + S::others;
+  T *tiles = row_values + S::block_rows * S::pitch; /* others and their values, of each stage */
+  constexpr int tile = 2 * S::others * S::pitch;
+  T *pairs = tiles + S::stages * tile;
+  float2 *tile_stats = reinterpret_cast<float2 *>(pairs + S::warps * 2 * S::pair_elements);
+  float2 *all_row_stats = tile_stats + 2 * S::others;
   uint16_t *kept = reinterpret_cast<uint16_t *>(all_row_stats + S::block_rows);
   int warp = (int)threadIdx.x / warp_size, lane = (int)threadIdx.x % warp_size;
   T *p = pairs + warp * 2 * S::pair_elements, *ds = p + S::pair_elements;
@@ -601,21 +611,34 @@ template <typename T, int padded, bool of_keys> __device__ inline void different
   kept += warp * S::kept_words;
   Head head = head_of_block(it, S::block_rows);
   int first = head.first + warp * S::rows;
-  constexpr Part row_part = of_keys ? KEY : QUERY, other_part = of_keys ? QUERY : KEY;
+  constexpr Part row_part = of_keys ? KEY : QUERY;
 
-  read_rows<T, S::block_rows, padded>(rows, it.qkv + qkv_at(it, head, row_part, head.first), qkv_stride(it),
+  const T *q = it.qkv + qkv_at(it, head, QUERY, 0), *k = it.qkv + qkv_at(it, head, KEY, 0);
+  const T *v = it.qkv + qkv_at(it, head, VALUE, 0), *dy = it.dy + y_at(it, head, 0);
+  const T *of_rows = of_keys ? k : q, *of_row_values = of_keys ? v : dy;
+  const T *of_others = of_keys ? q : k, *of_other_values = of_keys ? dy : v;
+  int stride = qkv_stride(it), row_value_stride = of_keys ? stride : y_stride(it);
+  int other_value_stride = of_keys ? y_stride(it) : stride;
+  auto read_tile = [&](T *to, int other) {
+    read_rows<T, S::others, padded>(to, of_others + (int64_t)other * stride, stride, it.length - other,
+                                    it.size, it.packs);
+    read_rows<T, S::others, padded>(to + S::others * S::pitch,
+                                    of_other_values + (int64_t)other * other_value_stride, other_value_stride,
+                                    it.length - other, it.size, it.packs);
+  };
+  read_rows<T, S::block_rows, padded>(rows, of_rows + (int64_t)head.first * stride, stride,
                                       it.length - head.first, it.size, it.packs);
-  if constexpr (of_keys)
-    read_rows<T, S::block_rows, padded>(row_values, it.qkv + qkv_at(it, head, VALUE, head.first),
-                                        qkv_stride(it), it.length - head.first, it.size, it.packs);
-  else
-    read_rows<T, S::block_rows, padded>(row_values, it.dy + y_at(it, head, head.first), y_stride(it),
-                                        it.length - head.first, it.size, it.packs);
+  read_rows<T, S::block_rows, padded>(row_values, of_row_values + (int64_t)head.first * row_value_stride,
+                                      row_value_stride, it.length - head.first, it.size, it.packs);
+  read_tile(tiles, 0);
+  for (int i = (int)threadIdx.x; i < S::block_rows; i += S::threads)
+    all_row_stats[i] = stats_of<T, of_keys>(it, head, head.first + i);
+  bool has_stats = threadIdx.x < S::others; /* of a tile's rows, one */
+  if (has_stats) tile_stats[threadIdx.x] = stats_of<T, !of_keys>(it, head, (int)threadIdx.x);
   rows += warp * S::rows * S::pitch;
   row_values += warp * S::rows * S::pitch;
   Places places = find_places<T>(scratch, S::result_pitch);
 
-  read_stats<T, S::block_rows, of_keys>(all_row_stats, it, head, head.first);
   /* Of rows, and of row_values where these are a key's. */
   typename F::C gradient[S::tall][S::wide], value_gradient[of_keys ? S::tall : 1][of_keys ? S::wide : 1];
 #pragma unroll
@@ -626,105 +649,101 @@ template <typename T, int padded, bool of_keys> __device__ inline void different
       if constexpr (of_keys) F::clear(value_gradient[m][n]);
     }
 
-  for (int other = 0; other < it.length; other += S::others) {
-    __syncthreads();
-    int left = it.length - other;
-    read_rows<T, S::others, padded>(others, it.qkv + qkv_at(it, head, other_part, other), qkv_stride(it),
-                                    left, it.size, it.packs);
-    if constexpr (of_keys)
-      read_rows<T, S::others, padded>(other_values, it.dy + y_at(it, head, other), y_stride(it), left,
-                                      it.size, it.packs);
-    else
-      read_rows<T, S::others, padded>(other_values, it.qkv + qkv_at(it, head, VALUE, other), qkv_stride(it),
-                                      left, it.size, it.packs);
-    read_stats<T, S::others, !of_keys>(other_stats, it, head, other);
+  for (int other = 0, stage = 0; other < it.length; other += S::others, stage ^= 1) {
+    arrive();
+    const T *others = tiles + stage % S::stages * tile, *other_values = others + S::others * S::pitch;
+    const float2 *other_stats = tile_stats + stage * S::others;
+    bool more = other + S::others < it.length;
+    float2 next_stats = {0.0F, 0.0F};
+    if (more && S::stages == 2) read_tile(tiles + (stage ^ 1) * tile, other + S::others);
+    if (more && has_stats) next_stats = stats_of<T, !of_keys>(it, head, other + S::others + (int)threadIdx.x);
     if (it.drops) {
-      /* 16 keys of a query each: [query][keys / 16]. */
-      constexpr int queries = of_keys ? S::others : S::rows, groups = (of_keys ? S::rows : S::others) / 16;
+      /* 16 keys of a query each: [query], or [key / 16][query]. */
+      constexpr int queries = of_keys ? S::others : S::rows, groups = of_keys ? S::tall : 1;
       Draws draws = draws_of(it, head);
       int first_query = of_keys ? other : first, first_key = of_keys ? first : other;
-      for (int i = lane; i < queries * groups; i += warp_size) {
-        int query = i % queries, group = i / queries;
-        uint64_t element = element_of(it, draws, first_query + query, first_key + 16 * group);
-        kept[2 * query + group] = (uint16_t)draw_16(draws.key, draws.sample, element, it.drop_limit);
+      if (lane < queries * groups) {
+        uint64_t element =
+            element_of(it, draws, first_query + lane % queries, first_key + lane / queries * 16);
+        kept[lane] = (uint16_t)draw_16(draws.key, draws.sample, element, it.drop_limit);
       }
     }
-    __syncthreads();
-
-#pragma unroll 1
-    for (int n = 0; n < S::others / 16; n++) {
-      typename F::C s[S::tall], dp[S::tall];
+    typename F::C s[S::tall], dp[S::tall];
+#pragma unroll
+    for (int m = 0; m < S::tall; m++) {
+      F::clear(s[m]);
+      F::clear(dp[m]);
+    }
+#pragma unroll of_keys ? 1 : S::turns
+    for (int step = 0; step < padded; step += F::step) {
+      typename F::A a;
+      typename F::Transposed b;
+      F::load_transposed(b, others + step, S::pitch);
 #pragma unroll
       for (int m = 0; m < S::tall; m++) {
-        F::clear(s[m]);
-        F::clear(dp[m]);
+        F::load(a, rows + 16 * m * S::pitch + step, S::pitch);
+        F::multiply(s[m], a, b);
       }
-#pragma unroll of_keys ? 1 : S::turns
-      for (int step = 0; step < padded; step += F::step) {
-        typename F::A a;
-        typename F::Transposed b;
-        F::load_transposed(b, others + 16 * n * S::pitch + step, S::pitch);
+      F::load_transposed(b, other_values + step, S::pitch);
 #pragma unroll
-        for (int m = 0; m < S::tall; m++) {
-          F::load(a, rows + 16 * m * S::pitch + step, S::pitch);
-          F::multiply(s[m], a, b);
-        }
-        F::load_transposed(b, other_values + 16 * n * S::pitch + step, S::pitch);
-#pragma unroll
-        for (int m = 0; m < S::tall; m++) {
-          F::load(a, row_values + 16 * m * S::pitch + step, S::pitch);
-          F::multiply(dp[m], a, b);
-        }
+      for (int m = 0; m < S::tall; m++) {
+        F::load(a, row_values + 16 * m * S::pitch + step, S::pitch);
+        F::multiply(dp[m], a, b);
       }
-      __syncwarp(); /* the tile before has been read */
+    }
+    __syncwarp(); /* the tile before has been read */
 #pragma unroll
-      for (int i = 0; i < held; i++) {
-        int row = places.row(i), column = places.column(i);
-        float2 of_other = other_stats[16 * n + column];
+    for (int i = 0; i < held; i++) {
+      int row = places.row(i), column = places.column(i);
+      float2 of_other = other_stats[column];
 #pragma unroll
-        for (int m = 0; m < S::tall; m++) {
-          float2 of_row = row_stats[16 * m + row], of_key = of_keys ? of_row : of_other;
-          float2 of_query = of_keys ? of_other : of_row;
-          float keep = it.keep_scale;
-          if (it.drops) {
-            uint32_t bits = of_keys ? (uint32_t)kept[2 * (16 * n + column) + m] >> row
-                                    : (uint32_t)kept[2 * (16 * m + row) + n] >> column;
-            if (!(bits & 1U)) keep = 0.0F;
-          }
-          float probability = exponential<T>(fmaf(s[m].x[i], it.scale, of_key.x), of_query.x);
-          int at = (16 * m + row) * S::pair_pitch + column;
-          if constexpr (of_keys) p[at] = from_float<T>(keep * probability);
-          ds[at] = from_float<T>(probability * fmaf(keep, dp[m].x[i], -of_query.y));
+      for (int m = 0; m < S::tall; m++) {
+        float2 of_row = row_stats[16 * m + row], of_key = of_keys ? of_row : of_other;
+        float2 of_query = of_keys ? of_other : of_row;
+        float keep = it.keep_scale;
+        if (it.drops) {
+          uint32_t bits =
+              of_keys ? (uint32_t)kept[16 * m + column] >> row : (uint32_t)kept[16 * m + row] >> column;
+          if (!(bits & 1U)) keep = 0.0F;
         }
+        float probability = exponential<T>(fmaf(s[m].x[i], it.scale, of_key.x), of_query.x);
+        int at = (16 * m + row) * S::pair_pitch + column;
+        if constexpr (of_keys) p[at] = from_float<T>(keep * probability);
+        ds[at] = from_float<T>(probability * fmaf(keep, dp[m].x[i], -of_query.y));
       }
-      __syncwarp();
+    }
+    __syncwarp();
 #pragma unroll 1
-      for (int step = 0; step < 16; step += F::step) {
-        typename F::A a[S::tall];
-        typename F::B b;
-        if constexpr (of_keys) {
-#pragma unroll
-          for (int m = 0; m < S::tall; m++)
-            F::load(a[m], p + 16 * m * S::pair_pitch + step, S::pair_pitch);
-#pragma unroll
-          for (int w = 0; w < S::wide; w++) {
-            F::load(b, other_values + (16 * n + step) * S::pitch + 16 * w, S::pitch);
-#pragma unroll
-            for (int m = 0; m < S::tall; m++)
-              F::multiply(value_gradient[m][w], a[m], b);
-          }
-        }
+    for (int step = 0; step < 16; step += F::step) {
+      typename F::A a[S::tall];
+      typename F::B b;
+      if constexpr (of_keys) {
 #pragma unroll
         for (int m = 0; m < S::tall; m++)
-          F::load(a[m], ds + 16 * m * S::pair_pitch + step, S::pair_pitch);
+          F::load(a[m], p + 16 * m * S::pair_pitch + step, S::pair_pitch);
 #pragma unroll
         for (int w = 0; w < S::wide; w++) {
-          F::load(b, others + (16 * n + step) * S::pitch + 16 * w, S::pitch);
+          F::load(b, other_values + step * S::pitch + 16 * w, S::pitch);
 #pragma unroll
           for (int m = 0; m < S::tall; m++)
-            F::multiply(gradient[m][w], a[m], b);
+            F::multiply(value_gradient[m][w], a[m], b);
         }
       }
+#pragma unroll
+      for (int m = 0; m < S::tall; m++)
+        F::load(a[m], ds + 16 * m * S::pair_pitch + step, S::pair_pitch);
+#pragma unroll
+      for (int w = 0; w < S::wide; w++) {
+        F::load(b, others + step * S::pitch + 16 * w, S::pitch);
+#pragma unroll
+        for (int m = 0; m < S::tall; m++)
+          F::multiply(gradient[m][w], a[m], b);
+      }
+    }
+    if (more && has_stats) tile_stats[(stage ^ 1) * S::others + (int)threadIdx.x] = next_stats;
+    if (more && S::stages == 1) {
+      __syncthreads();
+      read_tile(tiles, other + S::others);
     }
   }
   write_gradient<T, padded>(it, gradient, scratch, it.scale, head, row_part, first);
