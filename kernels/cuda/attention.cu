@@ -5,9 +5,10 @@
  * place (Dao et al., FlashAttention, arXiv:2205.14135; Dao, FlashAttention-2, arXiv:2307.08691).
  *
  * Products are of fragments, 16 rows by 16 columns a warp: on tensor cores for bf16 and f16, with
- * probabilities and their gradients rounded to that type, and in FMA for f32. Heads are padded with zeros in
- * shared memory to 64 or 128 columns. A warp has 32 rows of its own, 16 of the wider heads, and what it makes
- * of them goes from one fragment to the next through shared memory that no other warp touches.
+ * probabilities and their gradients rounded to that type, and in FMA for f32, or in TF32 where the device is
+ * asked for it. Heads are padded with zeros in shared memory to 64 or 128 columns. A warp has 32 rows of its
+ * own, 16 of the wider heads, and what it makes of them goes from one fragment to the next through shared
+ * memory that no other warp touches.
  *
  * Whether dropout keeps a probability depends on its place among all probabilities of the sample, (head,
  * query, key), as if they were a tensor: see random_block. Every pass draws again. */
@@ -61,6 +62,39 @@ template <typename T> struct Fragments {
     wmma::mma_sync(c, a, b, c);
   }
 };
+
+/* f32 whose products are of TF32: rounded as they are read from shared memory. */
+struct Tf32 {};
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+template <> struct Fragments<Tf32> {
+  static constexpr int step = 8;
+  using Kind = wmma::precision::tf32;
+  using A = wmma::fragment<wmma::matrix_a, 16, 16, 8, Kind, wmma::row_major>;
+  using B = wmma::fragment<wmma::matrix_b, 16, 16, 8, Kind, wmma::row_major>;
+  using Transposed = wmma::fragment<wmma::matrix_b, 16, 16, 8, Kind, wmma::col_major>;
+  using C = wmma::fragment<wmma::accumulator, 16, 16, 8, float>;
+  template <typename Operand> static __device__ inline void load(Operand &to, const float *from, int stride) {
+    wmma::load_matrix_sync(to, from, (unsigned)stride);
+#pragma unroll
+    for (int i = 0; i < (int)to.num_elements; i++)
+      to.x[i] = wmma::__float_to_tf32(to.x[i]);
+  }
+  static __device__ inline void load_transposed(Transposed &to, const float *from, int stride) {
+    load(to, from, stride);
+  }
+  static __device__ inline void load(C &to, const float *from, int stride) {
+    wmma::load_matrix_sync(to, from, (unsigned)stride, wmma::mem_row_major);
+  }
+  static __device__ inline void store(float *to, const C &from, int stride) {
+    wmma::store_matrix_sync(to, from, (unsigned)stride, wmma::mem_row_major);
+  }
+  static __device__ inline void clear(C &c) { wmma::fill_fragment(c, 0.0F); }
+  template <typename AnyB> static __device__ inline void multiply(C &c, const A &a, const AnyB &b) {
+    wmma::mma_sync(c, a, b, c);
+  }
+};
+#endif
 
 /* A lane has rows lane / 4 and lane / 4 + 8 of c, and four columns from 4 (lane % 4) on. */
 template <> struct Fragments<float> {
@@ -125,10 +159,15 @@ template <> struct Fragments<float> {
   }
 };
 
-/* Whether the architecture being compiled for multiplies fragments of T: Turing has no bf16. */
-template <typename T> constexpr bool has_fragments = true;
+/* What memory holds for products of a kind. */
+template <typename Kind> struct Memory { using Type = Kind; };
+template <> struct Memory<Tf32> { using Type = float; };
+
+/* Whether the architecture being compiled for has products of a kind: Turing has none of bf16 and TF32. */
+template <typename Kind> constexpr bool has_fragments = true;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 template <> constexpr bool has_fragments<bf16> = false;
+template <> constexpr bool has_fragments<Tf32> = false;
 #endif
 
 /* Elements of c that a lane holds, and where they are: which is found out, since nothing says it. */
@@ -172,6 +211,8 @@ template <typename T, int padded> struct Sizes {
       sizeof(float2) * (block_rows + 2 * others) + sizeof(uint16_t) * warps * kept_words;
 };
 
+template <typename Kind, int padded> using SizesOf = Sizes<typename Memory<Kind>::Type, padded>;
+
 /* ---- What kernels are given -------------------------------------------------------------------------------- */
 
 template <typename T> struct Attention {
@@ -193,6 +234,8 @@ template <typename T> struct Attention {
   uint64_t scope_hash;
   const CudaStep *step;
 };
+
+template <typename Kind> using AttentionOf = Attention<typename Memory<Kind>::Type>;
 
 /* A head, and the first row of a block in it. */
 struct Head {
@@ -295,12 +338,12 @@ __device__ inline void write_rows(T *to, int stride, const float *from, int pitc
 }
 
 /* scratch: of the warp, 16 rows. */
-template <typename T> __device__ inline Places find_places(float *scratch, int pitch) {
-  typename Fragments<T>::C numbers;
+template <typename Kind> __device__ inline Places find_places(float *scratch, int pitch) {
+  typename Fragments<Kind>::C numbers;
   for (int i = (int)threadIdx.x % warp_size; i < 256; i += warp_size)
     scratch[i / 16 * pitch + i % 16] = (float)i;
   __syncwarp();
-  Fragments<T>::load(numbers, scratch, pitch);
+  Fragments<Kind>::load(numbers, scratch, pitch);
   __syncwarp();
   Places places = {0, 0};
 #pragma unroll
@@ -355,9 +398,10 @@ __device__ inline uint64_t element_of(const Attention<T> &it, const Draws &draws
 
 /* ---- Forward ----------------------------------------------------------------------------------------------- */
 
-template <typename T, int padded> __device__ inline void attend(const Attention<T> &it) {
+template <typename Kind, int padded> __device__ inline void attend(const AttentionOf<Kind> &it) {
+  using T = typename Memory<Kind>::Type;
   using S = Sizes<T, padded>;
-  using F = Fragments<T>;
+  using F = Fragments<Kind>;
   constexpr int columns = S::keys / 16;                /* fragments of scores beside each other */
   constexpr int share = S::keys * S::rows / warp_size; /* scores of a lane: a row's, or half of them */
   T *queries = shared_memory<T>(), *keys = queries + S::block_rows * S::pitch,
@@ -375,7 +419,7 @@ template <typename T, int padded> __device__ inline void attend(const Attention<
   read_rows<T, S::block_rows, padded>(queries, it.qkv + qkv_at(it, head, QUERY, head.first), qkv_stride(it),
                                       it.length - head.first, it.size, it.packs);
   queries += warp * S::rows * S::pitch;
-  Places places = find_places<T>(scores, S::score_pitch);
+  Places places = find_places<Kind>(scores, S::score_pitch);
   typename F::C results[S::tall][S::wide];
 #pragma unroll
   for (int m = 0; m < S::tall; m++)
@@ -525,10 +569,10 @@ template <typename T, int padded> __device__ inline void attend(const Attention<
   }
 }
 
-template <typename T, int padded>
-__global__ void __launch_bounds__(Sizes<T, padded>::threads, Sizes<T, padded>::blocks)
-    attention_forward(Attention<T> it) {
-  if constexpr (has_fragments<T>) attend<T, padded>(it);
+template <typename Kind, int padded>
+__global__ void __launch_bounds__(SizesOf<Kind, padded>::threads, SizesOf<Kind, padded>::blocks)
+    attention_forward(AttentionOf<Kind> it) {
+  if constexpr (has_fragments<Kind>) attend<Kind, padded>(it);
 }
 
 /* ---- Backward ---------------------------------------------------------------------------------------------- */
@@ -565,17 +609,18 @@ template <typename T> __global__ void __launch_bounds__(delta_threads) attention
 }
 
 /* Writes a warp's rows, from `first` on, of a head's dq, dk or dv. */
-template <typename T, int padded>
-__device__ inline void write_gradient(const Attention<T> &it,
-                                      typename Fragments<T>::C (&from)[128 / padded][padded / 16],
+template <typename Kind, int padded>
+__device__ inline void write_gradient(const AttentionOf<Kind> &it,
+                                      typename Fragments<Kind>::C (&from)[128 / padded][padded / 16],
                                       float *scratch, float factor, Head head, Part part, int first) {
+  using T = typename Memory<Kind>::Type;
   using S = Sizes<T, padded>;
 #pragma unroll
   for (int n = 0; n < S::wide; n++) {
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < S::tall; m++)
-      Fragments<T>::store(scratch + 16 * m * S::result_pitch, from[m][n], S::result_pitch);
+      Fragments<Kind>::store(scratch + 16 * m * S::result_pitch, from[m][n], S::result_pitch);
     __syncwarp();
     write_rows<T, S::rows>(it.out + qkv_at(it, head, part, first), qkv_stride(it), scratch, S::result_pitch,
                            factor, it.length - first, 16 * n, it.size, it.packs);
@@ -594,9 +639,11 @@ __device__ inline float2 stats_of(const Attention<T> &it, Head head, int row) {
  * both scores are rows times others, and gradients of probabilities are values of the rows times those of the
  * others.
  */
-template <typename T, int padded, bool of_keys> __device__ inline void differentiate(const Attention<T> &it) {
+template <typename Kind, int padded, bool of_keys>
+__device__ inline void differentiate(const AttentionOf<Kind> &it) {
+  using T = typename Memory<Kind>::Type;
   using S = Sizes<T, padded>;
-  using F = Fragments<T>;
+  using F = Fragments<Kind>;
   T *rows = shared_memory<T>(), *row_values = rows + S::block_rows * S::pitch;
   T *tiles = row_values + S::block_rows * S::pitch; /* others and their values, of each stage */
   constexpr int tile = 2 * S::others * S::pitch;
@@ -637,7 +684,7 @@ template <typename T, int padded, bool of_keys> __device__ inline void different
   if (has_stats) tile_stats[threadIdx.x] = stats_of<T, !of_keys>(it, head, (int)threadIdx.x);
   rows += warp * S::rows * S::pitch;
   row_values += warp * S::rows * S::pitch;
-  Places places = find_places<T>(scratch, S::result_pitch);
+  Places places = find_places<Kind>(scratch, S::result_pitch);
 
   /* Of rows, and of row_values where these are a key's. */
   typename F::C gradient[S::tall][S::wide], value_gradient[of_keys ? S::tall : 1][of_keys ? S::wide : 1];
@@ -746,14 +793,15 @@ template <typename T, int padded, bool of_keys> __device__ inline void different
       read_tile(tiles, other + S::others);
     }
   }
-  write_gradient<T, padded>(it, gradient, scratch, it.scale, head, row_part, first);
-  if constexpr (of_keys) write_gradient<T, padded>(it, value_gradient, scratch, 1.0F, head, VALUE, first);
+  write_gradient<Kind, padded>(it, gradient, scratch, it.scale, head, row_part, first);
+  if constexpr (of_keys) write_gradient<Kind, padded>(it, value_gradient, scratch, 1.0F, head, VALUE, first);
 }
 
-template <typename T, int padded, bool of_keys>
-__global__ void __launch_bounds__(Sizes<T, padded>::threads, of_keys || sizeof(T) == 4 ? 2 : 3)
-    attention_backward(Attention<T> it) {
-  if constexpr (has_fragments<T>) differentiate<T, padded, of_keys>(it);
+template <typename Kind, int padded, bool of_keys>
+__global__ void __launch_bounds__(SizesOf<Kind, padded>::threads,
+                                  of_keys || SizesOf<Kind, padded>::warps < 4 ? 2 : 3)
+    attention_backward(AttentionOf<Kind> it) {
+  if constexpr (has_fragments<Kind>) differentiate<Kind, padded, of_keys>(it);
 }
 
 /* ---- The ops ----------------------------------------------------------------------------------------------- */
@@ -771,17 +819,20 @@ const float *optional(const Node *node, const uintptr_t *inputs, int32_t i) {
                                                              : nullptr;
 }
 
-/* Calls function(zero, width) with a value of the element type and a constant of the columns that heads are
- * padded to. */
-template <int padded> struct Padded { static constexpr int value = padded; };
-template <typename F> bool by_kind(const Tensor *qkv, F function) {
-  bool narrow = qkv->shape[4] <= 64;
-  return by_float(qkv->dtype, [&](auto zero) {
-    if (narrow)
-      function(zero, Padded<64>{});
+/* Calls function(kind, padded) with the kind of products and the columns that heads are padded to, both as
+ * the types of values. */
+template <int columns> struct Padded { static constexpr int value = columns; };
+template <typename F> void by_kind(const Tensor *qkv, bool tf32, F function) {
+  auto by_size = [&](auto kind) {
+    if (qkv->shape[4] <= 64)
+      function(kind, Padded<64>{});
     else
-      function(zero, Padded<128>{});
-  });
+      function(kind, Padded<128>{});
+  };
+  if (tf32 && qkv->dtype == DTYPE_F32)
+    by_size(Tf32{});
+  else
+    (void)by_float(qkv->dtype, by_size);
 }
 
 Status supports(CudaDevice *device, const Node *node) {
@@ -803,8 +854,8 @@ Status supports(CudaDevice *device, const Node *node) {
                     "%s '%s': bf16 needs compute capability 8.0; this card has %d.%d, which does f16 and f32",
                     node->op->name, node->scope, device->major, device->minor);
   size_t needed = 0;
-  (void)by_kind(qkv, [&](auto zero, auto padded) {
-    using S = Sizes<decltype(zero), decltype(padded)::value>;
+  by_kind(qkv, device->tf32, [&](auto kind, auto padded) {
+    using S = SizesOf<decltype(kind), decltype(padded)::value>;
     needed = is_backward(node) ? S::backward_bytes : S::forward_bytes;
   });
   if ((int64_t)needed > device->shared_bytes)
@@ -816,13 +867,14 @@ Status supports(CudaDevice *device, const Node *node) {
 }
 
 Status prepare(CudaDevice *device, Kernel *kernel) {
-  (void)device;
   const Node *node = kernel->node;
   const Tensor *qkv = qkv_of(node);
   if (is_backward(node)) /* delta */
     kernel->workspace_bytes = qkv->shape[0] * qkv->shape[1] * qkv->shape[3] * (int64_t)sizeof(float);
   snprintf(kernel->implementation, sizeof kernel->implementation, "own, %s",
-           qkv->dtype == DTYPE_F32 ? "FMA" : "tensor cores");
+           qkv->dtype != DTYPE_F32 ? "tensor cores"
+           : device->tf32          ? "TF32"
+                                   : "FMA");
   return vl_ok();
 }
 
@@ -866,12 +918,13 @@ template <typename T> dim3 blocks_of(const Attention<T> &it, int block_rows) {
 
 Status launch_forward(const Kernel *kernel, const CudaLaunch *launch) {
   cudaError_t error = cudaSuccess;
-  (void)by_kind(qkv_of(kernel->node), [&](auto zero, auto padded) {
-    using T = decltype(zero);
+  by_kind(qkv_of(kernel->node), kernel->device->tf32, [&](auto kind, auto padded) {
+    using Kind = decltype(kind);
+    using T = typename Memory<Kind>::Type;
     constexpr int columns = decltype(padded)::value;
     using S = Sizes<T, columns>;
     Attention<T> it = attention_of<T>(kernel, launch);
-    error = cuda_launch(attention_forward<T, columns>, blocks_of(it, S::block_rows), dim3(S::threads),
+    error = cuda_launch(attention_forward<Kind, columns>, blocks_of(it, S::block_rows), dim3(S::threads),
                         S::forward_bytes, launch->stream, it);
   });
   return cuda_status(error, "attention", kernel->node);
@@ -879,8 +932,9 @@ Status launch_forward(const Kernel *kernel, const CudaLaunch *launch) {
 
 Status launch_backward(const Kernel *kernel, const CudaLaunch *launch) {
   cudaError_t error = cudaSuccess;
-  (void)by_kind(qkv_of(kernel->node), [&](auto zero, auto padded) {
-    using T = decltype(zero);
+  by_kind(qkv_of(kernel->node), kernel->device->tf32, [&](auto kind, auto padded) {
+    using Kind = decltype(kind);
+    using T = typename Memory<Kind>::Type;
     constexpr int columns = decltype(padded)::value;
     using S = Sizes<T, columns>;
     Attention<T> it = attention_of<T>(kernel, launch);
@@ -888,10 +942,10 @@ Status launch_backward(const Kernel *kernel, const CudaLaunch *launch) {
     unsigned rows = grid_for(it.batch * it.length * it.heads * delta_lanes, delta_threads, 1, INT32_MAX);
     error = cuda_launch(attention_delta<T>, dim3(rows), dim3(delta_threads), 0, launch->stream, it);
     if (error != cudaSuccess) return;
-    error = cuda_launch(attention_backward<T, columns, false>, blocks, dim3(S::threads), S::backward_bytes,
+    error = cuda_launch(attention_backward<Kind, columns, false>, blocks, dim3(S::threads), S::backward_bytes,
                         launch->stream, it);
     if (error != cudaSuccess) return;
-    error = cuda_launch(attention_backward<T, columns, true>, blocks, dim3(S::threads), S::backward_bytes,
+    error = cuda_launch(attention_backward<Kind, columns, true>, blocks, dim3(S::threads), S::backward_bytes,
                         launch->stream, it);
   });
   return cuda_status(error, "attention_backward", kernel->node);
