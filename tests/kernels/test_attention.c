@@ -226,10 +226,17 @@ static double compare(const Evaluation *found, const Tensor *tensor, const Evalu
   return worst;
 }
 
-static void both_are_within_rounding(DType dtype) {
+/* As far from the truth as f32 and its bounds allow, times `factor`. Returns the largest share of the bounds.
+ */
+static double both_are_within(DType dtype, double factor) {
   static const char *const values[] = {"fused", "materialised"};
+  double worst = 0.0;
   Truth truth = {.evaluation = NULL};
   find_truth(dtype, &truth);
+  for (int64_t i = 0; i < vl_tensor_elements(truth.forward->outputs[0]); i++)
+    truth.y_bounds[i] *= factor;
+  for (int64_t i = 0; i < vl_tensor_elements(truth.backward->outputs[0]); i++)
+    truth.gradient_bounds[i] *= factor;
   for (int32_t v = 0; v < 2; v++) {
     Program program;
     build(dtype, values[v], &program);
@@ -240,19 +247,53 @@ static void both_are_within_rounding(DType dtype) {
                           truth.program.gradients[0].gradient, truth.gradient_bounds);
     print_message("  %s %s: at worst y %.2f, gradient %.2f of the bound\n", values[v], vl_dtype_name(dtype),
                   y, dqkv);
+    worst = fmax(worst, fmax(y, dqkv));
     evaluation_destroy(&evaluation);
     vl_program_destroy(&program);
   }
   forget_truth(&truth);
+  return worst;
+}
+
+/* Whether the device has the ops of either way in that type. */
+static bool runs(DType dtype) {
+  bool supported = true;
+  Program program;
+  build(dtype, "fused", &program);
+  for (int32_t i = 0; i < program.graph->node_count && supported; i++)
+    supported = device->interface->supports(device, program.graph->nodes[i]).code == VL_OK;
+  vl_program_destroy(&program);
+  return supported;
 }
 
 static void fused_is_materialised_in_f32(void **state) {
   (void)state;
-  both_are_within_rounding(DTYPE_F32);
+  both_are_within(DTYPE_F32, 1.0);
 }
 static void fused_is_materialised_in_bf16(void **state) {
   (void)state;
-  both_are_within_rounding(DTYPE_BF16);
+  both_are_within(DTYPE_BF16, 1.0);
+}
+static void fused_is_materialised_in_f16(void **state) {
+  (void)state;
+  if (!runs(DTYPE_F16)) skip();
+  both_are_within(DTYPE_F16, 1.0);
+}
+
+/* TF32 rounds the factors of all products, by 2^-11 where f32 rounds sums and products by 2^-24: the bounds
+ * count more of these roundings than a product has factors. More than f32 allows, or it was not TF32. */
+static void fused_is_materialised_in_tf32(void **state) {
+  const char *name = *state;
+  const double coarser = 0x1p13;
+  Device *in_f32 = device;
+  DeviceDescription description;
+  device->interface->describe(device, &description);
+  if (!description.has_tf32) skip();
+  require(vl_device_open(name, &(DeviceOptions){.tf32 = true}, &device));
+  double worst = both_are_within(DTYPE_F32, coarser);
+  vl_device_close(&device);
+  device = in_f32;
+  assert_true(worst * coarser > 1.0);
 }
 
 /* In double nothing is rounded but the sums: the same mask, the same function. */
@@ -277,12 +318,15 @@ static void fused_is_materialised_in_double(void **state) {
 }
 
 int main(int argc, char **argv) {
-  int refused = open_device_or_skip(argc > 1 ? argv[1] : "cpu", &(DeviceOptions){0}, &device);
+  char *name = argc > 1 ? argv[1] : "cpu";
+  int refused = open_device_or_skip(name, &(DeviceOptions){0}, &device);
   if (refused) return refused;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(fused_is_materialised_in_double),
       cmocka_unit_test(fused_is_materialised_in_f32),
       cmocka_unit_test(fused_is_materialised_in_bf16),
+      cmocka_unit_test(fused_is_materialised_in_f16),
+      cmocka_unit_test_prestate(fused_is_materialised_in_tf32, name),
   };
   int failed = cmocka_run_group_tests_name("attention", tests, NULL, NULL);
   vl_device_close(&device);
