@@ -133,7 +133,8 @@ Status row_program_create(const OpRow *row, DType dtype, bool weight_gradient_fi
     return status;
   }
   made->evaluation = evaluation_create(made->program.graph);
-  made->evaluation->context = (LaunchContext){.seed = seed, .step = 2, .first_sample = 5};
+  made->evaluation->context =
+      (LaunchContext){.seed = seed, .step = 2, .first_sample = 5, .counted_rows = row->counted_rows};
   draw_operands(row, made->evaluation, seed);
   return vl_ok();
 }

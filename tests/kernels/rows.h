@@ -45,6 +45,7 @@ struct OpRow {
   bool dtype_of_run; /* params.dtype is the run's dtype */
   bool no_gradient;  /* the op alone: nothing to differentiate */
   bool f32_only;
+  int64_t counted_rows; /* as LaunchContext has it; at least the row's own, for which bounds are */
   /* Builds the graph up to y from the operands' tensors; NULL: the op on the operands. */
   Status (*build)(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **y);
 };
