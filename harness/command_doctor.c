@@ -140,6 +140,27 @@ static void look_at_gpu(json_t *findings, const GpuFacts *gpu) {
   found(findings, "GPU", text);
 }
 
+/* What the card's management library reads off it now, whoever works on it. */
+static void look_at_card(json_t *findings, Device *device) {
+  DeviceReadings readings = vl_no_readings();
+  char used[32], total[32], clock[32] = "", heat[32] = "", text[256];
+  if (device->interface->read) device->interface->read(device, &readings);
+  if (readings.card_total_bytes < 0 || readings.card_used_bytes < 0) {
+    missing(findings, "card",
+            "libnvidia-ml.so.1 does not answer: memory of other processes, clocks and heat are not known",
+            "in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility");
+    return;
+  }
+  vl_format_bytes(readings.card_used_bytes, used, sizeof used);
+  vl_format_bytes(readings.card_total_bytes, total, sizeof total);
+  if (readings.clock_mhz >= 0) snprintf(clock, sizeof clock, ", %d MHz", readings.clock_mhz);
+  if (readings.temperature_c >= 0) snprintf(heat, sizeof heat, ", %d degrees", readings.temperature_c);
+  snprintf(text, sizeof text, "%s of %s in use%s%s%s%s", used, total, clock, heat,
+           readings.throttled == 1 ? ", slowed down by power or heat" : "",
+           readings.mig == 1 ? ", cut into instances (MIG)" : "");
+  found(findings, "card", text);
+}
+
 static void look_at_cuda_device(json_t *findings, const GpuFacts *gpu) {
   Device *device;
   DeviceOptions options = {0};
@@ -152,6 +173,7 @@ static void look_at_cuda_device(json_t *findings, const GpuFacts *gpu) {
   DeviceDescription description;
   device->interface->describe(device, &description);
   found(findings, "device cuda", description.library);
+  look_at_card(findings, device);
   vl_device_close(&device);
 }
 
