@@ -22,7 +22,7 @@ STUBS = {
       *-LE*) echo "66% tests passed, 1 tests failed out of 3"; exit 8 ;;
       *) echo begun; sleep 120 ;;
     esac""",
-    "compute-sanitizer": 'echo "$*"; case "$*" in *memcheck*test_indices*) exit 99 ;; esac',
+    "compute-sanitizer": 'case "$*" in *memcheck*test_indices*) exit 99 ;; esac; echo "$*: ERROR SUMMARY: 0 errors"',
     "gnuplot": "",
     "build/bin/vramlab": """case $1 in
       doctor) echo "GPU          1 x NVIDIA H200, 139.80 GiB, driver 580.65, CUDA 13.0" ;;
@@ -83,7 +83,7 @@ class GpuCheck(ProgramTest):
         self.assertIn("1 tests failed out of 3", rows["ops"]["note"])
         self.assertEqual(rows["cases"]["note"], "2 ok on NVIDIA H200, planned for H200")
         self.assertEqual(rows["multi-gpu"]["note"], "one card")
-        self.assertIn("1 of 8 runs with findings", rows["sanitizer"]["note"])
+        self.assertEqual(rows["sanitizer"]["note"], "of 8 runs 1 with findings, 7 clean")
         self.assertLess(sum(int(row["seconds"]) for row in rows.values()), 36)
         log = (self.folder / "out/gpu-check.log").read_text(encoding="utf-8")
         self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=90-real", log)
