@@ -188,13 +188,38 @@ static Status plan_queue(const Cell *cell, const QueueRun *run, int32_t *too_lar
   return status;
 }
 
-/* A sample less of what has no place, until all have. */
+static double elements_of(const Queue *queue, const QueueBatch *batch) {
+  const QueueShape *shape = &queue->shapes[batch->shape];
+  double elements = (double)batch->samples;
+  for (int32_t i = 0; i < shape->rank; i++)
+    elements *= (double)shape->sizes[i];
+  return elements;
+}
+
+/* Which shape's batches have a sample less: of what has no place; where that is one alone already, of the
+ * largest batches, whose pieces are in its way. -1: all are of one. */
+static int32_t shape_to_reduce(const QueueRun *run, int32_t too_large) {
+  if (run->sizes[too_large] > 1) return too_large;
+  int32_t largest = -1;
+  double most = 0.0;
+  for (int32_t i = 0; i < run->queue.shape_count; i++) {
+    double elements = elements_of(&run->queue, &(QueueBatch){.shape = i, .samples = run->sizes[i]});
+    if (run->sizes[i] == 1 || elements <= most) continue;
+    most = elements;
+    largest = i;
+  }
+  return largest;
+}
+
+/* Smaller batches, until all have a place. */
 static Status settle_sizes(const Cell *cell, QueueRun *run) {
   for (;;) {
     int32_t too_large;
     VL_TRY(plan_queue(cell, run, &too_large));
     if (too_large < 0) return vl_ok();
-    if (--run->sizes[too_large] == 0) return cannot_fit(cell, &run->queue.shapes[too_large]);
+    int32_t reduced = shape_to_reduce(run, too_large);
+    if (reduced < 0) return cannot_fit(cell, &run->queue.shapes[too_large]);
+    run->sizes[reduced]--;
   }
 }
 
@@ -247,14 +272,6 @@ static Status open_programs(Cell *cell, QueueRun *run) {
   }
   cell->result->build_s += (double)(vl_monotonic_ns() - start_ns) * 1e-9;
   return vl_ok();
-}
-
-static double elements_of(const Queue *queue, const QueueBatch *batch) {
-  const QueueShape *shape = &queue->shapes[batch->shape];
-  double elements = (double)batch->samples;
-  for (int32_t i = 0; i < shape->rank; i++)
-    elements *= (double)shape->sizes[i];
-  return elements;
 }
 
 /* The cell is set up with the program of the largest batch. */
