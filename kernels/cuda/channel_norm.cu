@@ -8,7 +8,6 @@ constexpr int block_threads = 256, block_warps = block_threads / warp_size;
 constexpr int wide = 4;                           /* channels of a thread; 1 where they do not allow it */
 constexpr int most_across = 32;                   /* threads of a block along channels */
 constexpr int most_channels = most_across * wide; /* of a block */
-constexpr int batch = 4;                          /* rows a thread reads before it uses the first of them */
 
 /* ---- Work ---------------------------------------------------------------------------------------------- */
 
@@ -45,8 +44,8 @@ ChannelTiles cut_rows(const ChannelRows *rows, int width, int64_t least_rows, in
 }
 
 /* Sums are made by few blocks, since each writes what it has found. */
-ChannelTiles sum_tiles(const ChannelRows *rows, int width) { return cut_rows(rows, width, 2 * batch, 1024); }
-ChannelTiles write_tiles(const ChannelRows *rows, int width) { return cut_rows(rows, width, batch, 4096); }
+ChannelTiles sum_tiles(const ChannelRows *rows, int width) { return cut_rows(rows, width, 16, 1024); }
+ChannelTiles write_tiles(const ChannelRows *rows, int width) { return cut_rows(rows, width, 8, 4096); }
 
 dim3 grid_of(const ChannelTiles &tiles) {
   return dim3((unsigned)tiles.tiles * (unsigned)tiles.groups, (unsigned)tiles.parts);
@@ -98,6 +97,14 @@ __device__ inline int rows_of(const Place &place) {
   return place.row < place.end ? (int)((place.end - place.row + place.step - 1) / place.step) : 0;
 }
 
+/* Of a power of two of values, whose places it uses. */
+template <int count> __device__ inline float tree_sum(float (&value)[count]) {
+  for (int half = count / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; i++)
+      value[i] += value[i + half];
+  return value[0];
+}
+
 /* ---- Sums of a block ----------------------------------------------------------------------------------- */
 
 /* Adds up what the block's threads have for the same channels, two numbers each, and writes it to planes. */
@@ -140,29 +147,32 @@ __device__ inline void write_sums(const ChannelTiles &tiles, const Place &place,
  * from the group's mean (tests/kernels/README.md, instance_norm). */
 
 template <typename T, int width>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 3)
     add_deviations(ChannelTiles tiles, const T *x, float *shifts, float *sums, float *squares) {
   __shared__ float shift_of_block[most_channels];
   Place place = place_of<width>(tiles, false);
   int rows = rows_of(place);
   float shift[width] = {}, sum[width] = {}, square[width] = {};
+  constexpr int at_once = 16 / (int)sizeof(T); /* rows that are read before the first of them is used */
   const T *from = x + place.at;
-  for (int row = 0; row < rows; row += batch, from += batch * place.next) {
-    Pack<T, width> packs[batch] = {};
-    for (int k = 0; k < batch; k++)
+  for (int row = 0; row < rows; row += at_once, from += at_once * place.next) {
+    Pack<T, width> packs[at_once] = {};
+    for (int k = 0; k < at_once; k++)
       if (row + k < rows) packs[k] = load_pack<width>(from + k * place.next);
     for (int i = 0; i < width; i++) {
-      float value[batch], d[batch];
-      for (int k = 0; k < batch; k++)
-        value[k] = to_float(packs[k].at[i]);
-      if (row == 0) { /* of four where there are four: products that cannot overflow */
-        float mean = (0.25F * value[0] + 0.25F * value[1]) + (0.25F * value[2] + 0.25F * value[3]);
-        shift[i] = rows < batch ? value[0] : mean;
+      float d[at_once], squares_of[at_once];
+      if (row == 0 && rows < at_once) shift[i] = to_float(packs[0].at[i]);
+      if (row == 0 && rows >= at_once) { /* products that cannot overflow */
+        for (int k = 0; k < at_once; k++)
+          d[k] = 1.0F / at_once * to_float(packs[k].at[i]);
+        shift[i] = tree_sum(d);
       }
-      for (int k = 0; k < batch; k++)
-        d[k] = row + k < rows ? value[k] - shift[i] : 0.0F;
-      sum[i] += (d[0] + d[1]) + (d[2] + d[3]);
-      square[i] += (d[0] * d[0] + d[1] * d[1]) + (d[2] * d[2] + d[3] * d[3]);
+      for (int k = 0; k < at_once; k++) {
+        d[k] = row + k < rows ? to_float(packs[k].at[i]) - shift[i] : 0.0F;
+        squares_of[k] = d[k] * d[k];
+      }
+      sum[i] += tree_sum(d);
+      square[i] += tree_sum(squares_of);
     }
   }
   /* The block's shift is that of its first row's threads, which have rows where any has. */
@@ -257,20 +267,21 @@ template <typename T> struct Application {
 };
 
 template <typename T, int width>
-__global__ void __launch_bounds__(block_threads) apply(ChannelTiles tiles, Application<T> of, Factors by) {
+__global__ void __launch_bounds__(block_threads, 4) apply(ChannelTiles tiles, Application<T> of, Factors by) {
   Place place = place_of<width>(tiles, true);
   int rows = rows_of(place);
   if (rows == 0) return;
   Coefficients<width> all = coefficients_of<width>(by, place);
+  constexpr int at_once = 4;
   int64_t at = place.at;
-  for (int row = 0; row < rows; row += batch, at += batch * place.next) {
-    Pack<T, width> packs[batch] = {}, others[batch] = {};
-    for (int k = 0; k < batch; k++) {
+  for (int row = 0; row < rows; row += at_once, at += at_once * place.next) {
+    Pack<T, width> packs[at_once] = {}, others[at_once] = {};
+    for (int k = 0; k < at_once; k++) {
       if (row + k >= rows) continue;
       packs[k] = load_pack<width>(of.x + at + k * place.next);
       if (of.residual != NULL) others[k] = load_pack<width>(of.residual + at + k * place.next);
     }
-    for (int k = 0; k < batch; k++) {
+    for (int k = 0; k < at_once; k++) {
       if (row + k >= rows) continue;
       float y[width];
       for (int i = 0; i < width; i++) {
@@ -296,12 +307,13 @@ __global__ void __launch_bounds__(block_threads)
     mean[i] = by.mean[place.statistic + i];
     beta[i] = element_of(by.beta, place.channel + i);
   }
+  constexpr int at_once = 4;
   int64_t at = place.at;
-  for (int row = 0; row < rows; row += batch, at += batch * place.next) {
-    float value[batch][width];
-    for (int k = 0; k < batch; k++)
+  for (int row = 0; row < rows; row += at_once, at += at_once * place.next) {
+    float value[at_once][width];
+    for (int k = 0; k < at_once; k++)
       if (row + k < rows) load_values(value[k], y, at + k * place.next);
-    for (int k = 0; k < batch; k++) {
+    for (int k = 0; k < at_once; k++) {
       if (row + k >= rows) continue;
       for (int i = 0; i < width; i++)
         value[k][i] = fmaf(activated(value[k][i], steepness) - beta[i], inverse[i], mean[i]);
@@ -355,7 +367,7 @@ __device__ inline void masked(const Operands<T> &of, const RowPacks<T, width> &r
 
 /* sum g and sum g t; the gradient itself where there is a place for it. */
 template <typename T, int width>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, sizeof(T) == 4 ? 3 : 2)
     add_gradients(ChannelTiles tiles, Operands<T> of, Factors by, float *sums, float *products) {
   constexpr int at_once = gradient_batch<T>;
   Place place = place_of<width>(tiles, false);
@@ -419,7 +431,7 @@ __global__ void __launch_bounds__(fold_threads)
 }
 
 template <typename T, int width>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, sizeof(T) == 4 ? 3 : 2)
     differentiate(ChannelTiles tiles, Operands<T> of, Factors by, GradientMeans means) {
   constexpr int at_once = gradient_batch<T>;
   Place place = place_of<width>(tiles, true);

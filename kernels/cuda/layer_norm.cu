@@ -387,6 +387,29 @@ __device__ inline void add_columns(const Backward &run, int chunk, const ColumnS
   }
 }
 
+/* The columns of a block whose teams are warps, from what each has. */
+template <int width>
+__device__ inline void add_teams(const Rows &rows, const float (&columns)[row_values<width>], float *sums) {
+  constexpr int warps = block_threads / warp_size;
+  __shared__ __align__(16) float of_warps[warps][warp_size * row_values<width>];
+  int warp = (int)threadIdx.x / warp_size;
+#pragma unroll
+  for (int p = 0; p < packs<width>; p++) {
+    int64_t column = column_of<width>(rows, 0, p);
+#pragma unroll
+    for (int i = 0; i < width; i++)
+      of_warps[warp][column + i] = columns[p * width + i];
+  }
+  __syncthreads();
+  for (int column = (int)threadIdx.x; column < rows.width; column += block_threads) {
+    float sum = 0.0F;
+    for (int w = 0; w < warps; w++)
+      sum += of_warps[w][column];
+    sums[column] = sum;
+  }
+  __syncthreads(); /* of_warps is used again */
+}
+
 template <typename T, int width>
 __global__ void __launch_bounds__(block_threads) differentiate_rows(Backward run, const CudaStep *step) {
   __shared__ float scratch[2][warp_size];
@@ -419,10 +442,12 @@ __global__ void __launch_bounds__(block_threads) differentiate_rows(Backward run
     read = next;
   }
   if (rows.chunks > 1) return;
-  /* Teams one after the other. */
-  for (int team = 0; team < (int)teams; team++) {
-    if ((int)threadIdx.x / rows.team == team) add_columns<width>(run, 0, columns, team == 0);
-    __syncthreads();
+  if (rows.team == block_threads) {
+    add_columns<width>(run, 0, columns, true);
+  } else {
+    float *sums_of_block = run.sums + (int64_t)blockIdx.x * 2 * rows.width;
+    add_teams<width>(rows, columns.gamma, sums_of_block);
+    add_teams<width>(rows, columns.beta, sums_of_block + rows.width);
   }
 }
 
@@ -443,7 +468,7 @@ __global__ void __launch_bounds__(fold_threads)
 }
 
 /* Each writes two rows of sums: so many keep a card busy. */
-unsigned backward_blocks(const Rows &rows) { return grid_for(rows.rows, 1, teams_of(rows), 512); }
+unsigned backward_blocks(const Rows &rows) { return grid_for(rows.rows, 1, teams_of(rows), 256); }
 
 Status backward_prepare(CudaDevice *, Kernel *kernel) {
   const Tensor *x = kernel->node->inputs[IN_X];
