@@ -391,7 +391,7 @@ __device__ inline void add_columns(const Backward &run, int chunk, const ColumnS
 template <int width>
 __device__ inline void add_teams(const Rows &rows, const float (&columns)[row_values<width>], float *sums) {
   constexpr int warps = block_threads / warp_size;
-  __shared__ __align__(16) float of_warps[warps][warp_size * row_values<width>];
+  __align__(16) __shared__ float of_warps[warps][warp_size * row_values<width>];
   int warp = (int)threadIdx.x / warp_size;
 #pragma unroll
   for (int p = 0; p < packs<width>; p++) {

@@ -10,6 +10,26 @@ static Status normalised(Graph *graph, const OpRow *row, Tensor *const *operands
   return vl_apply(graph, "batch_norm_apply", &row->params, inputs, operands[3] ? 6 : 5, y);
 }
 
+/* Operands dy, x, mean, var, gamma, y, dy2; y tells the sign, so that beta is not needed. */
+static Status two_gradients(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **dx) {
+  Tensor *inputs[] = {operands[0], operands[1], operands[2], operands[3],
+                      operands[4], NULL,        operands[5], operands[6]};
+  Node *node = NULL;
+  VL_TRY(vl_graph_add(graph, "batch_norm_backward", &row->params, inputs, 8, &node));
+  *dx = node->outputs[0];
+  return vl_ok();
+}
+
+/* Operands dy, x, mean, var, gamma, beta, dy2. */
+static Status two_gradients_by_x(Graph *graph, const OpRow *row, Tensor *const *operands, Tensor **dx) {
+  Tensor *inputs[] = {operands[0], operands[1], operands[2], operands[3],
+                      operands[4], operands[5], NULL,        operands[6]};
+  Node *node = NULL;
+  VL_TRY(vl_graph_add(graph, "batch_norm_backward", &row->params, inputs, 8, &node));
+  *dx = node->outputs[0];
+  return vl_ok();
+}
+
 const OpRow norm_rows[] = {
     {.op = "batch_norm",
      .what = "plain",
@@ -51,6 +71,11 @@ const OpRow norm_rows[] = {
      .params = {.epsilon = 1e-5, .relu = 1},
      .operands = {ACTIVATION(2, 16, 3, 4, 5), POSITIVE(16), F32(16)},
      .build = normalised},
+    {.op = "batch_norm",
+     .what = "many channels, relu",
+     .params = {.epsilon = 1e-5, .relu = 1},
+     .operands = {ACTIVATION(3, 260, 5, 2), POSITIVE(260), F32(260)},
+     .build = normalised},
     {.op = "batch_norm_apply",
      .what = "running statistics",
      .params = {.epsilon = 1e-5, .relu = 1},
@@ -62,6 +87,20 @@ const OpRow norm_rows[] = {
      .operands = {STATE(19), STATE(19), STATE(19), STATE(19), {.kind = OPERAND_COUNTER, .shape = {1}}},
      .no_gradient = true,
      .build = row_first_output},
+    {.op = "batch_norm_backward",
+     .what = "two gradients, relu by y, residual",
+     .params = {.epsilon = 1e-5, .relu = 1, .alpha = 1},
+     .operands = {ACTIVATION(2, 24, 5, 3), ACTIVATION(2, 24, 5, 3), STATE_SIGNED(24), STATE(24), F32(24),
+                  ACTIVATION(2, 24, 5, 3), ACTIVATION(2, 24, 5, 3)},
+     .build = two_gradients,
+     .no_gradient = true},
+    {.op = "batch_norm_backward",
+     .what = "two gradients, relu by x, odd channels",
+     .params = {.epsilon = 1e-5, .relu = 1},
+     .operands = {ACTIVATION(3, 19, 3, 7), ACTIVATION(3, 19, 3, 7), STATE_SIGNED(19), STATE(19), F32(19),
+                  F32(19), ACTIVATION(3, 19, 3, 7)},
+     .build = two_gradients_by_x,
+     .no_gradient = true},
     {.op = "layer_norm",
      .what = "odd width",
      .params = {.epsilon = 1e-5},
@@ -76,6 +115,16 @@ const OpRow norm_rows[] = {
      .what = "long rows",
      .params = {.epsilon = 1e-5},
      .operands = {ACTIVATION(3, 4219), F32(4219), F32(4219)},
+     .build = row_first_output},
+    {.op = "layer_norm",
+     .what = "rows longer than registers hold",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(3, 8200), F32(8200), F32(8200)},
+     .build = row_first_output},
+    {.op = "layer_norm",
+     .what = "wide rows",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(5, 1032), F32(1032), F32(1032)},
      .build = row_first_output},
     {.op = "layer_norm",
      .what = "many rows",
@@ -109,6 +158,16 @@ const OpRow norm_rows[] = {
      .operands = {ACTIVATION(3, 5, 37), ACTIVATION(3, 5, 37), F32(37), F32(37)},
      .build = row_first_output},
     {.op = "residual_norm",
+     .what = "whole packs",
+     .params = {.epsilon = 1e-5, .rate = 0.3, .random_scope = "layer.dropout"},
+     .operands = {ACTIVATION(3, 5, 96), ACTIVATION(3, 5, 96), F32(96), F32(96)},
+     .build = row_first_output},
+    {.op = "residual_norm",
+     .what = "an f32 residual, rows longer than registers hold",
+     .params = {.epsilon = 1e-5, .rate = 0.2, .random_scope = "layer.dropout"},
+     .operands = {ACTIVATION(2, 2, 8200), F32(2, 2, 8200), F32(8200), F32(8200)},
+     .build = row_first_output},
+    {.op = "residual_norm",
      .what = "an f32 residual, several tiles",
      .params = {.epsilon = 1e-12, .rate = 0.1, .random_scope = "layer.dropout"},
      .operands = {ACTIVATION(2, 3, 1051), F32(2, 3, 1051), POSITIVE(1051), F32(1051)},
@@ -122,6 +181,16 @@ const OpRow norm_rows[] = {
      .what = "odd sizes",
      .params = {.epsilon = 1e-5},
      .operands = {ACTIVATION(3, 13, 5, 7), F32(13), F32(13)},
+     .build = row_first_output},
+    {.op = "instance_norm",
+     .what = "many channels",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(2, 264, 3, 4), POSITIVE(264), F32(264)},
+     .build = row_first_output},
+    {.op = "instance_norm",
+     .what = "many odd channels",
+     .params = {.epsilon = 1e-5},
+     .operands = {ACTIVATION(2, 131, 2, 5), POSITIVE(131), F32(131)},
      .build = row_first_output},
     {.op = "instance_norm",
      .what = "relu",
