@@ -36,6 +36,9 @@ cudaError_t cast_launch_as(cudaStream_t stream, uintptr_t to, uintptr_t from, in
                      cast_threads, 0, stream, (To *)to, (const From *)from, pieces, count);
 }
 
+template <typename A, typename B> constexpr bool is_same = false;
+template <typename A> constexpr bool is_same<A, A> = true;
+
 /* The order of elements stays. */
 cudaError_t cast(cudaStream_t stream, const Tensor *to_tensor, const Tensor *from_tensor, uintptr_t to,
                  uintptr_t from) {
@@ -47,7 +50,8 @@ cudaError_t cast(cudaStream_t stream, const Tensor *to_tensor, const Tensor *fro
     using From = decltype(from_zero);
     by_float(to_tensor->dtype, [&](auto to_zero) {
       using To = decltype(to_zero);
-      error = cast_launch_as<To, From>(stream, to, from, vl_tensor_elements(to_tensor));
+      if constexpr (!is_same<To, From>)
+        error = cast_launch_as<To, From>(stream, to, from, vl_tensor_elements(to_tensor));
     });
   });
   return error;
