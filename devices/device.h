@@ -32,7 +32,7 @@ typedef struct DeviceDescription {
   char name[64];      /* "cpu", "plan:cpu", "plan:V100-32GB", "cuda" */
   char hardware[128]; /* CPU or GPU model */
   char isa[64];       /* what the library dispatches to */
-  char library[64];   /* "oneDNN 3.2.0" */
+  char library[96];   /* "oneDNN 3.2.0" */
   int32_t threads;
   int64_t memory_bytes;    /* what the machine or card has */
   int64_t context_bytes;   /* a profile: what context and libraries take beside the heap; else 0 */

@@ -124,6 +124,28 @@ static void take_step_peak(Cell *cell, bool steady) {
   vl_tracker_reset_peaks(cell->tracker);
 }
 
+static DeviceReadings read_card(const Cell *cell) {
+  DeviceReadings readings = vl_no_readings();
+  const DeviceInterface *interface = cell->device->interface;
+  if (interface->read) interface->read(cell->device, &readings);
+  return readings;
+}
+
+/* Between steps, where its time is nobody's. */
+static void take_readings(Cell *cell, bool steady) {
+  CellResult *result = cell->result;
+  DeviceReadings now = read_card(cell);
+  raise_to(&result->peak_process_bytes, now.process_bytes);
+  result->card_used_bytes = now.card_used_bytes;
+  result->clock_mhz = now.clock_mhz;
+  result->memory_clock_mhz = now.memory_clock_mhz;
+  result->temperature_c = now.temperature_c;
+  if (now.throttled >= 0 && result->throttled_steps < 0) result->throttled_steps = 0;
+  if (steady && now.throttled > 0) result->throttled_steps++;
+  if (!steady) cell->energy_start_mj = now.energy_mj;
+  if (steady && cell->energy_start_mj >= 0) result->energy_mj = now.energy_mj - cell->energy_start_mj;
+}
+
 void cell_take_allocation(Cell *cell, const StepResult *step) {
   CellResult *result = cell->result;
   result->reserved_over_allocated =
@@ -192,6 +214,7 @@ Status cell_run_steps(Cell *cell) {
     if (timeline && !last) cell_drop_timeline(cell);
     VL_TRY(status);
     take_step_peak(cell, i >= warmup);
+    take_readings(cell, i >= warmup);
     if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     if (i < warmup) continue;
     stall_ns += step.stall_ns;

@@ -338,7 +338,13 @@ typedef struct CellResult {
   int64_t moved_bytes;                /* by the compaction after the last step */
   int64_t unplanned_bytes;            /* allocator=planned: most that was served without a place, */
   char unplanned_name[VL_NAME_BYTES]; /* and the largest of it */
-  int64_t peak_step_bytes;            /* driver peak above the state just before the first step */
+  /* What the card's management library says (NVML); -1: there is no card, or it cannot tell. */
+  int64_t peak_process_bytes; /* of this process, context and libraries included: the most after any step */
+  int64_t card_used_bytes;    /* of the card, by everybody, after the last step */
+  int64_t clock_mhz, memory_clock_mhz, temperature_c; /* after the last step */
+  int64_t throttled_steps; /* measured steps after which power or heat held the clocks down */
+  int64_t energy_mj;       /* of the card in the measured steps */
+  int64_t peak_step_bytes; /* driver peak above the state just before the first step */
   int64_t base_bytes;      /* driver, when weights and input exist and nothing else of the step does */
   int64_t untracked_bytes; /* driver growth less reserved */
   bool emulated;           /* some kernel stands in for one that is not there: no speed is told */

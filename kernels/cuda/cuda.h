@@ -45,6 +45,7 @@ typedef struct CudaFault {
 
 typedef struct CudaSequences CudaSequences;
 typedef struct CudaOffload CudaOffload;
+typedef struct CudaRanges CudaRanges;
 
 typedef struct CudaDevice {
   Device device; /* first: a Device pointer is a CudaDevice pointer */
@@ -57,6 +58,7 @@ typedef struct CudaDevice {
   CudaLibraries *libraries; /* NULL until first used */
   struct StepSlots *slots;  /* of launches that are in no graph */
   CudaSequences *sequences; /* NULL until one begins */
+  CudaRanges *ranges;       /* NULL until a node is launched */
   CudaOffload *offload;     /* NULL until opened */
   struct CudaNvml *nvml;    /* NULL: no library, or it does not know the card */
   CudaFault *fault;         /* mapped host memory, the host's address */
@@ -195,6 +197,15 @@ void cuda_sequences_close(CudaDevice *device);
 Status cuda_launch_now(CudaDevice *device, StepSlots *slots, Kernel *kernel, const uintptr_t *inputs,
                        const uintptr_t *outputs, uintptr_t workspace,
                        const LaunchContext *context) VL_CHECKED;
+
+/* ---- Ranges (ranges.c): NVTX ---------------------------------------------------------------------------------------- */
+
+/* What is queued from now on belongs to the node's segment and layer. */
+void cuda_ranges_enter(CudaDevice *device, const Node *node);
+void cuda_ranges_end(CudaDevice *device);
+void cuda_ranges_close(CudaDevice *device);
+/* Whether a tool watches: then launches are not put together, so that each is seen in its range. */
+bool cuda_ranges_are_watched(void);
 
 /* ---- Offload tier (offload.c): pinned host memory, and a stream of copies ---------------------------------------- */
 

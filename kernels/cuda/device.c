@@ -197,6 +197,7 @@ Status cuda_launch_now(CudaDevice *device, StepSlots *slots, Kernel *kernel, con
                        .workspace = workspace,
                        .stream = device->stream,
                        .fault = device->fault_address};
+  cuda_ranges_enter(device, kernel->node);
   VL_TRY(cuda_slots_at(device, slots, context, &launch.step));
   return kernel->op->launch(kernel, &launch);
 }
@@ -232,6 +233,7 @@ static Status report_fault(CudaDevice *device) {
 static Status synchronize(Device *device) {
   CudaDevice *cuda = own(device);
   cuda_sequence_flush(cuda);
+  cuda_ranges_end(cuda);
   VL_TRY(wait_for_stream(cuda));
   VL_TRY(cuda_offload_synchronize(cuda->offload));
   cuda->slots->used = 0;         /* everything queued has run */
@@ -261,6 +263,7 @@ static void close_device(Device *device) {
   cuda_cudnn_plans_close(&cuda->convolutions);
   cuda_libraries_close(&cuda->libraries);
   cuda_sequences_close(cuda);
+  cuda_ranges_close(cuda);
   if (cuda->slots) cuda_slots_close(cuda->slots);
   free(cuda->slots);
   cuda_addresses_close(&cuda->addresses);
@@ -333,7 +336,9 @@ static Status open_card(CudaDevice *cuda) {
                                  driver_text);
   cuda_libraries_describe(library + used, sizeof description->library - used);
   description->memory_bytes = (int64_t)total_bytes;
-  description->has_time = true;
+#ifndef VRAMLAB_HOST_MACHINE
+  description->has_time = true; /* the host machine's is nobody's */
+#endif
   description->has_tf32 = properties.major >= 8;
   cuda->major = properties.major;
   cuda->minor = properties.minor;

@@ -69,6 +69,7 @@ void cuda_sequences_close(CudaDevice *device) {
 
 void cuda_sequence_begin(Device *device, const void *key) {
   CudaDevice *cuda = own(device);
+  if (cuda_ranges_are_watched()) return;
   if (!cuda->sequences) {
     cuda->sequences = vl_allocate(sizeof *cuda->sequences);
     cuda->sequences->open = -1;
