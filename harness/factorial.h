@@ -40,7 +40,7 @@ bool vl_factorial_begins(const RecordSet *records, int32_t i);
 void vl_factorial_gather(const RecordSet *records, const json_t *whole, Factorial *factorial);
 
 /* By how much `which` changes a quantity: 0.05 is 5 % more. Of a main effect with the others at either level
- * alike; of an interaction, half of what one factor's level makes of the other's effect. */
+ * alike; of an interaction, the square root of the factor by which the one changes the other's effect. */
 Contrast vl_factorial_effect(const RoundTable *table, uint32_t which);
 /* Quantity of one corner over that of another. */
 Contrast vl_factorial_ratio(const RoundTable *table, uint32_t over, uint32_t under);

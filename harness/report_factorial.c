@@ -32,14 +32,15 @@ static const char *caption(Document *document, const Factorial *factorial, const
                             vl_record_is_predicted(none) ? "predicted" : "measured", device);
 }
 
-static void add_cells(Document *document, const RecordSet *records, const Factorial *factorial) {
+static void add_cells(Document *document, const RecordSet *records, const Factorial *factorial,
+                      bool first_screen) {
   static const TableColumn columns[] = {
       {"cell", "", false},          {"reserved", "GiB", true}, {"saved", "%", true},
       {"over allocated", "", true}, {"a pass", "s", true},     {"speed", "x", true},
       {"from", "x", true},          {"to", "x", true},         {"Dice, mean", "", true},
       {"Dice, lowest", "", true},   {"seeds", "", true}};
   Passage *passage =
-      vl_document_add(document, PASSAGE_TABLE, true, caption(document, factorial, "Factorial"));
+      vl_document_add(document, PASSAGE_TABLE, first_screen, caption(document, factorial, "Factorial"));
   vl_document_table(document, passage, columns, sizeof columns / sizeof columns[0], CORNERS);
   double before = (double)vl_record_integer(factorial->corners[0], "peak_reserved_bytes");
   for (int32_t r = 0; r < CORNERS; r++) {
@@ -62,13 +63,13 @@ static void add_cells(Document *document, const RecordSet *records, const Factor
   }
 }
 
-static void add_effects(Document *document, const Factorial *factorial) {
+static void add_effects(Document *document, const Factorial *factorial, bool first_screen) {
   static const TableColumn columns[] = {{"effect", "", false},
                                         {"on memory", "%", true},
                                         {"on time", "%", true},
                                         {"from", "%", true},
                                         {"to", "%", true}};
-  Passage *passage = vl_document_add(document, PASSAGE_TABLE, true,
+  Passage *passage = vl_document_add(document, PASSAGE_TABLE, first_screen,
                                      caption(document, factorial, "Effects and interactions"));
   vl_document_table(document, passage, columns, sizeof columns / sizeof columns[0], CORNERS - 1);
   for (int32_t r = 1; r < CORNERS; r++) {
@@ -94,10 +95,10 @@ static int64_t largest_batch(const json_t *record) {
   return largest;
 }
 
-static void add_levels(Document *document, const Factorial *factorial) {
+static void add_levels(Document *document, const Factorial *factorial, bool first_screen) {
   const char *recipe = vl_record_text(factorial->corners[ALL_FACTORS], "recipe");
   const char *queue = vl_record_text(factorial->corners[ALL_FACTORS], "queue");
-  vl_document_add(document, PASSAGE_NOTE, true,
+  vl_document_add(document, PASSAGE_NOTE, first_screen,
                   vl_document_format(
                       document, "All three: %s, of the queue %s; without dynamic batch at most %lld at once.",
                       recipe, queue, (long long)largest_batch(factorial->corners[0])));
@@ -107,8 +108,10 @@ static void add_method(Document *document) {
   vl_document_add(
       document, PASSAGE_NOTE, true,
       "Effects are contrasts of the eight cells' logarithms, given as a change: of a factor the mean of the "
-      "four cells with it over that of those without, of an interaction half of what one factor makes of the "
-      "other's effect. Intervals are 95 %, from rounds in which every cell ran once, as blocks (Montgomery, "
+      "four cells with it over that of those without, of an interaction the square root of the factor by "
+      "which "
+      "the one changes the other's effect. Intervals are 95 %, from rounds in which every cell ran once, as "
+      "blocks (Montgomery, "
       "Design and Analysis of Experiments, 4.1, 6.3 and 7.2); what is reserved is the same in every round.");
   vl_document_add(
       document, PASSAGE_NOTE, true,
@@ -118,18 +121,29 @@ static void add_method(Document *document) {
       "steps; its Dice is not measured.");
 }
 
+/* The i-th record's, when it begins one that is complete. */
+static bool gather(const RecordSet *records, int32_t i, Factorial *factorial) {
+  if (!vl_factorial_begins(records, i)) return false;
+  vl_factorial_gather(records, records->records[i], factorial);
+  return factorial->complete;
+}
+
+/* On the first screen is what was measured, without that the first. */
 void vl_report_factorials(Document *document, const RecordSet *records) {
   Factorial *factorial = vl_allocate(sizeof *factorial);
-  bool any = false;
-  for (int32_t i = 0; i < records->count; i++) {
-    if (!vl_factorial_begins(records, i)) continue;
-    vl_factorial_gather(records, records->records[i], factorial);
-    if (!factorial->complete) continue;
-    add_cells(document, records, factorial);
-    add_effects(document, factorial);
-    add_levels(document, factorial);
-    any = true;
+  int32_t first = -1, measured = 0;
+  for (int32_t i = records->count - 1; i >= 0; i--)
+    if (gather(records, i, factorial)) {
+      first = i;
+      measured += !vl_record_is_predicted(records->records[i]);
+    }
+  for (int32_t i = first; i >= 0 && i < records->count; i++) {
+    bool first_screen = measured > 0 ? !vl_record_is_predicted(records->records[i]) : i == first;
+    if (!gather(records, i, factorial)) continue;
+    add_cells(document, records, factorial, first_screen);
+    add_effects(document, factorial, first_screen);
+    add_levels(document, factorial, first_screen);
   }
-  if (any) add_method(document);
+  if (first >= 0) add_method(document);
   free(factorial);
 }
