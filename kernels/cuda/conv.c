@@ -21,23 +21,12 @@ static Tensor *input_of(const Node *node, int32_t index) {
   return index < node->input_count ? node->inputs[index] : NULL;
 }
 
-/* Whether there is a kernel for another op that is part of this one. */
-static Status has_step(const Node *node, bool is_part, const char *op) {
-  if (!is_part || cuda_op_find(op)) return vl_ok();
-  return vl_error(VL_UNSUPPORTED, "cuda: %s in %s: there is no kernel for %s, which is part of it",
-                  node->op->name, node->scope, op);
-}
-
 static Status supports(CudaDevice *device, const Node *node) {
-  bool weights = strcmp(node->op->name, "conv_backward_weights") == 0;
-  const Tensor *bias = weights ? NULL : input_of(node, INPUT_BIAS), *made = node->outputs[0];
   DType dtype = node->inputs[0]->dtype;
   VL_TRY(cuda_supports_floats(device, node));
-  if (dtype != node->inputs[1]->dtype)
-    return vl_error(VL_UNSUPPORTED, "cuda: %s in %s on %s and %s; accepted: both of one type", node->op->name,
-                    node->scope, vl_dtype_name(dtype), vl_dtype_name(node->inputs[1]->dtype));
-  VL_TRY(has_step(node, (bias && bias->dtype != dtype) || (weights && made->dtype != dtype), "cast"));
-  return has_step(node, weights && node->input_count > WEIGHTS_MEAN, "batch_norm_apply");
+  if (dtype == node->inputs[1]->dtype) return vl_ok();
+  return vl_error(VL_UNSUPPORTED, "cuda: %s in %s on %s and %s; accepted: both of one type", node->op->name,
+                  node->scope, vl_dtype_name(dtype), vl_dtype_name(node->inputs[1]->dtype));
 }
 
 /* What choose_layouts chose. */
