@@ -270,6 +270,7 @@ static bool may_run(const CudnnTarget *target, const CudnnProblem *problem,
 typedef struct Candidate {
   cudnnBackendDescriptor_t engine, settings, plan;
   int64_t engine_index, workspace_bytes;
+  bool tensor_cores;
 } Candidate;
 
 static void discard(Candidate *candidate) {
@@ -296,8 +297,10 @@ static bool is_admitted(const CudnnTarget *target, const CudnnProblem *problem, 
                    &candidate->engine_index) &&
                get(candidate->engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                    CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes);
-  for (int64_t i = 0; known && i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++)
+  for (int64_t i = 0; known && i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) {
     if (!may_run(target, problem, notes[i])) return false;
+    candidate->tensor_cores = candidate->tensor_cores || notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+  }
   return known;
 }
 
@@ -422,7 +425,9 @@ Status cudnn_plan_make(const CudnnTarget *target, const Node *node, const CudnnP
     return no_engine(node, problem);
   }
   *plan = (CudnnPlan){.workspace_bytes = chosen.workspace_bytes, .plan = chosen.plan};
-  snprintf(plan->name, sizeof plan->name, "cuDNN engine %lld", (long long)chosen.engine_index);
+  bool tf32 = chosen.tensor_cores && problem->dtype[CONV_X] == DTYPE_F32;
+  snprintf(plan->name, sizeof plan->name, "cuDNN engine %lld%s", (long long)chosen.engine_index,
+           tf32 ? " tf32" : "");
   const cudnnBackendDescriptor_t parts[] = {chosen.settings, chosen.engine, chosen.plan};
   for (int32_t i = 0; i < 3; i++)
     all->made[all->count++] = parts[i];

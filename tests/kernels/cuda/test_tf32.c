@@ -1,5 +1,5 @@
-/* That a device was opened for TF32 reaches its products, and that no other one rounds what it multiplies.
- * Skips (77) without a usable GPU; fails there when VRAMLAB_REQUIRE names cuda. */
+/* That a device was opened for TF32 reaches its products and convolutions, and that no other one rounds what
+ * it multiplies. Skips (77) without a usable GPU; fails there when VRAMLAB_REQUIRE names cuda. */
 #include "devices/device.h"
 
 #include <setjmp.h>
@@ -36,17 +36,27 @@ static uintptr_t workspace_of(Device *device, int64_t bytes) {
   return address;
 }
 
+/* A product, or a convolution over one place whose weights stand in b's place. */
+static Node *product_node(Graph *graph, bool convolution) {
+  static const int64_t square[] = {SIZE, SIZE, 1, 1};
+  int32_t rank = convolution ? 4 : 2;
+  OpParams params = {.dtype = DTYPE_F32, .stride = {1, 1}, .groups = 1};
+  Tensor *inputs[] = {vl_graph_tensor(graph, "a", ROLE_ACTIVATION, DTYPE_F32, rank, square),
+                      vl_graph_tensor(graph, "b", ROLE_ACTIVATION, DTYPE_F32, rank, square)};
+  Node *node = NULL;
+  require_ok(vl_graph_add(graph, convolution ? "conv" : "matmul", &params, inputs, 2, &node));
+  return node;
+}
+
 /* Element 0 of a product whose a is `value` everywhere and whose b is 1 / SIZE. */
-static double product_of(Device *device, float value, char *implementation, size_t size) {
-  static const int64_t square[] = {SIZE, SIZE};
+static double product_of(Device *device, bool convolution, float value, char *implementation, size_t size) {
   const Backing *backing = device->interface->backing(device);
   Graph *graph = vl_graph_create("tf32");
-  Tensor *inputs[] = {vl_graph_tensor(graph, "a", ROLE_ACTIVATION, DTYPE_F32, 2, square),
-                      vl_graph_tensor(graph, "b", ROLE_ACTIVATION, DTYPE_F32, 2, square)};
-  Node *node = NULL;
+  Node *node = product_node(graph, convolution);
+  Tensor *const *inputs = node->inputs;
   Kernel *kernel = NULL;
-  require_ok(vl_graph_add(graph, "matmul", &(OpParams){.dtype = DTYPE_F32}, inputs, 2, &node));
-  LayoutId layouts[VL_MAX_INPUTS] = {LAYOUT_PLAIN}, output[VL_MAX_OUTPUTS] = {LAYOUT_PLAIN};
+  LayoutId layouts[VL_MAX_INPUTS] = {LAYOUT_ANY, LAYOUT_ANY}, output[VL_MAX_OUTPUTS] = {LAYOUT_ANY};
+  require_ok(device->interface->choose_layouts(device, node, layouts, output));
   require_ok(device->interface->prepare(device, node, layouts, output, &kernel));
   require_ok(device->interface->build(device, kernel));
   snprintf(implementation, size, "%s", device->interface->implementation(kernel));
@@ -77,7 +87,7 @@ static void products_are_rounded_when_asked(void **state) {
     DeviceDescription description;
     require_ok(vl_device_open("cuda", &(DeviceOptions){.tf32 = tf32 != 0}, &device));
     device->interface->describe(device, &description);
-    double got = product_of(device, value, implementation, sizeof implementation);
+    double got = product_of(device, false, value, implementation, sizeof implementation);
     print_message("  %s: %.9g by %s\n", tf32 ? "TF32" : "f32", got, implementation);
     if (tf32 && description.has_tf32) {
       assert_non_null(strstr(implementation, "tf32"));
@@ -87,6 +97,26 @@ static void products_are_rounded_when_asked(void **state) {
       assert_null(strstr(implementation, "tf32"));
       assert_true(got == (double)value);
     }
+    vl_device_close(&device);
+  }
+}
+
+static void convolutions_are_rounded_when_asked(void **state) {
+  const float value = 1.0F + 0x1p-12F;
+  char implementation[64];
+  (void)state;
+  for (int tf32 = 0; tf32 < 2; tf32++) {
+    Device *device = NULL;
+    DeviceDescription description;
+    require_ok(vl_device_open("cuda", &(DeviceOptions){.tf32 = tf32 != 0}, &device));
+    device->interface->describe(device, &description);
+    double got = product_of(device, true, value, implementation, sizeof implementation);
+    print_message("  %s: %.9g by %s\n", tf32 ? "TF32" : "f32", got, implementation);
+    bool rounded = got == 1.0;
+    assert_true(rounded || got == (double)value); /* it is allowed, not ordered */
+    assert_int_equal(rounded, strstr(implementation, "tf32") != NULL);
+    if (!tf32 || !description.has_tf32) assert_false(rounded);
+    if (description.has_tf32 && strstr(description.hardware, "host machine")) assert_int_equal(rounded, tf32);
     vl_device_close(&device);
   }
 }
@@ -104,6 +134,7 @@ int main(void) {
     return status.code == VL_ENVIRONMENT && !is_required() ? SKIPPED : 1;
   }
   vl_device_close(&device);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_rounded_when_asked)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_rounded_when_asked),
+                                     cmocka_unit_test(convolutions_are_rounded_when_asked)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

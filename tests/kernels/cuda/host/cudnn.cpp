@@ -365,7 +365,7 @@ std::vector<int> proposals(const std::vector<Operation> &operations, cudnnBacken
   switch (first.w.sizes[0] / 2 % 3) {
   case 0: return {COMPILED, NOT_BUILT, HUGE_WORKSPACE};
   case 1: return {HALF_SUMS, NOT_BUILT, TENSOR_CORES, HUGE_WORKSPACE, UNEVEN_WORKSPACE};
-  default: return {COMPILED, HALF_SUMS, NONDETERMINISTIC, UNEVEN_WORKSPACE};
+  default: return {COMPILED, HALF_SUMS, TENSOR_CORES, NONDETERMINISTIC, UNEVEN_WORKSPACE};
   }
 }
 
