@@ -31,7 +31,8 @@ set ylabel "reserved memory, segment above segment (GiB)" offset 0.5,0
 do for [p = 1:panels] {
   set lmargin at screen left(p)
   set rmargin at screen left(p + 1) - (panels > 1 ? 0.02 : 0)
-  set label 97 panel_names[p] at graph 0, graph 1 offset 0,0.7+(panel_lines-1) left textcolor rgb "#101010" noenhanced
+  set label 97 panel_names[p] at graph 0, graph 1 offset 0,0.7+(panel_lines-1) left textcolor rgb "#101010" noenhanced \
+    font (panels < 3 ? "" : term eq "svg" ? "sans-serif,11" : term eq "pngcairo" ? "sans,17" : "sans,7")
   set xlabel (p == (panels + 1) / 2 ? (timed ? "time since the step began (ms)" : "allocation event, in the order of the step") : " ")
   set xrange [0:panel_xmax[p]]
   set xtics 0, step_of(panel_xmax[p] / (panels > 1 ? 2.2 : 5)), (panels > 1 ? 0.93 : 1) * panel_xmax[p] nomirror out textcolor rgb "#303030"

@@ -304,6 +304,57 @@ static void other_recipes_are_no_corners(void **state) {
   synthetic_clear(&set);
 }
 
+/* What a cell of a suite would leave, had it run. */
+static json_t *as_if_run(const SuiteCell *cell) {
+  const CellSpec *spec = &cell->spec;
+  char recipe[VL_RECIPE_BYTES];
+  bool planned = strcmp(spec->device, "plan") == 0;
+  canonical(spec->recipe, recipe);
+  json_t *record =
+      json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:i, s:I}", "suite", "unet-case", "case", spec->case_name,
+                "recipe", recipe, "device", spec->device, "status", "ok", "inference", spec->inference,
+                "repeat", cell->repeat, "seed", (json_int_t)spec->seed);
+  set_text(record, "profile", *spec->profile ? spec->profile : NULL);
+  set_text(record, "queue", *spec->queue ? spec->queue : NULL);
+  set_text(record, "provenance", planned ? "predicted" : "measured");
+  json_object_set_new(record, "peak_reserved_bytes", json_integer(1 << 20));
+  if (!planned) json_object_set_new(record, "step_s", json_real(1));
+  if (*spec->data) json_object_set_new(record, "dice_mean", json_real(0.9));
+  return record;
+}
+
+/* On a CPU, planned for it and for a card: training and inference, two precisions, two budgets, all corners.
+ */
+static void the_suite_has_every_corner(void **state) {
+  (void)state;
+  Suite *suite = NULL;
+  assert_int_equal(vl_suite_load("unet-case", &suite).code, VL_OK);
+  RecordSet records = {.records = vl_allocate((size_t)suite->cell_count * sizeof(json_t *)),
+                       .count = (int32_t)suite->cell_count};
+  Factorial *factorial = vl_allocate(sizeof *factorial);
+  for (int32_t i = 0; i < records.count; i++)
+    records.records[i] = as_if_run(&suite->cells[i]);
+  int32_t measured = 0, predicted = 0;
+  for (int32_t i = 0; i < records.count; i++) {
+    if (!vl_factorial_begins(&records, i)) continue;
+    vl_factorial_gather(&records, records.records[i], factorial);
+    SeedTable dice = vl_factorial_dice(&records, factorial, ALL_FACTORS);
+    bool on_cpu = strcmp(vl_record_text(records.records[i], "device"), "cpu") == 0;
+    assert_true(factorial->complete);
+    assert_int_equal(factorial->time.rounds, on_cpu ? 3 : 0);
+    assert_int_equal(dice.count, on_cpu ? 3 : 0);
+    measured += on_cpu;
+    predicted += !on_cpu;
+  }
+  assert_int_equal(measured, 8);
+  assert_int_equal(predicted, 16);
+  for (int32_t i = 0; i < records.count; i++)
+    json_decref((json_t *)records.records[i]);
+  free(records.records);
+  free(factorial);
+  vl_suite_destroy(&suite);
+}
+
 /* ---- Tables and figures ------------------------------------------------------------------------------------------------- */
 
 static void add_everything(SyntheticSet *set) {
@@ -399,6 +450,7 @@ int main(void) {
       cmocka_unit_test(budgets_that_disagree_are_ambiguous),
       cmocka_unit_test(effects_multiply),
       cmocka_unit_test(other_recipes_are_no_corners),
+      cmocka_unit_test(the_suite_has_every_corner),
       cmocka_unit_test(the_report_has_every_cell_and_effect),
       cmocka_unit_test(figures_of_cells_and_effects_are_drawn),
   };
