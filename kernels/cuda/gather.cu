@@ -106,7 +106,9 @@ __global__ void sum_taken_rows(const T *dy, Indices positions, T *dx, int64_t sa
         unsigned matches = __ballot_sync(whole_warp, taken == place);
         for (; matches != 0; matches &= matches - 1) {
           const T *from = dy + (first + m + __ffs((int)matches) - 1) * width + column;
-          if (column < width) add_pack(sums, *reinterpret_cast<const Pack<T, wide> *>(from));
+          if (column >= width) continue;
+          Pack<T, wide> pack = *reinterpret_cast<const Pack<T, wide> *>(from);
+          add_pack(sums, pack);
         }
       }
       if (column >= width) continue;
