@@ -2,6 +2,7 @@
  * against double precision, with one thread and with three, which share out every volume. usage:
  * test_instance_norm DEVICE; exits with 77 when the machine does not offer it. */
 #include "tests/devices/open_device.h"
+#include "tests/devices/run_node.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -54,20 +55,10 @@ static void statistics_of(const float *x, double *mean, double *rstd) {
   *rstd = 1.0 / sqrt(squares / PLACES + epsilon);
 }
 
-static uintptr_t reserve(Device *device, const Storage *storage, int64_t bytes, const void *values) {
-  const Backing *backing = device->interface->backing(device);
-  uintptr_t address = 0;
-  require_ok(backing->reserve(backing->context, bytes, &address));
-  if (values) require_ok(device->interface->upload(device, storage, values, address));
-  return address;
-}
-
 /* mean and rstd of one sample whose channels are the volumes. */
 static void run(int32_t threads, const float *x, float *mean, float *rstd) {
   Device *device = NULL;
   require_ok(vl_device_open(device_name, &(DeviceOptions){.threads = threads}, &device));
-  const DeviceInterface *interface = device->interface;
-  const Backing *backing = interface->backing(device);
   Graph *graph = vl_graph_create("volumes");
   float ones[VOLUMES];
   for (int i = 0; i < VOLUMES; i++)
@@ -77,33 +68,7 @@ static void run(int32_t threads, const float *x, float *mean, float *rstd) {
   Node *node = NULL;
   require_ok(vl_graph_add(graph, "instance_norm", &(OpParams){.epsilon = epsilon},
                           (Tensor *[]){input, gamma, gamma}, 3, &node));
-  LayoutId inputs_in[VL_MAX_INPUTS] = {LAYOUT_PLAIN}, outputs_in[VL_MAX_OUTPUTS] = {LAYOUT_PLAIN};
-  require_ok(interface->choose_layouts(device, node, inputs_in, outputs_in));
-  for (int i = 0; i < 3; i++) {
-    node->inputs[i]->storage->layout = inputs_in[i];
-    node->outputs[i]->storage->layout = outputs_in[i];
-  }
-  Kernel *kernel = NULL;
-  require_ok(interface->prepare(device, node, inputs_in, outputs_in, &kernel));
-  require_ok(interface->build(device, kernel));
-  uintptr_t inputs[VL_MAX_INPUTS] = {0}, outputs[VL_MAX_OUTPUTS] = {0};
-  int64_t bytes[3] = {VOLUMES * PLACES * 4, VOLUMES * 4, VOLUMES * 4};
-  int64_t workspace_bytes = interface->workspace_bytes(kernel) + 64;
-  inputs[0] = reserve(device, input->storage, bytes[0], x);
-  inputs[1] = inputs[2] = reserve(device, gamma->storage, bytes[1], ones);
-  for (int i = 0; i < 3; i++)
-    outputs[i] = reserve(device, node->outputs[i]->storage, bytes[i], NULL);
-  uintptr_t workspace = reserve(device, NULL, workspace_bytes, NULL);
-  require_ok(interface->launch(device, kernel, inputs, outputs, workspace, &(LaunchContext){0}));
-  require_ok(interface->synchronize(device));
-  require_ok(interface->download(device, node->outputs[1]->storage, outputs[1], mean));
-  require_ok(interface->download(device, node->outputs[2]->storage, outputs[2], rstd));
-  backing->release(backing->context, inputs[0], bytes[0]);
-  backing->release(backing->context, inputs[1], bytes[1]);
-  for (int i = 0; i < 3; i++)
-    backing->release(backing->context, outputs[i], bytes[i]);
-  backing->release(backing->context, workspace, workspace_bytes);
-  interface->kernel_destroy(device, &kernel);
+  require_ok(run_node(device, node, (const void *[]){x, ones, ones}, (void *[]){NULL, mean, rstd}));
   vl_graph_destroy(&graph);
   vl_device_close(&device);
 }
