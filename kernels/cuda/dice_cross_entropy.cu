@@ -37,7 +37,7 @@ Status choose(CudaDevice *device, const Node *node, int32_t logits, LayoutId *in
   return vl_ok();
 }
 
-/* ---- Softmax of a place ------------------------------------------------------------------------------------- */
+/* ---- Softmax of a place -------------------------------------------------------------------------------- */
 
 struct Softmax {
   float most, sum; /* of exp(x - most) */
@@ -53,7 +53,7 @@ template <typename T> __device__ inline Softmax softmax_of(const T *x, int64_t c
   return of;
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------------------- */
+/* ---- Forward ------------------------------------------------------------------------------------------- */
 
 /* A sample's columns: SUMS of each class, then the cross entropy. */
 __host__ __device__ inline int64_t columns_of(int64_t classes) { return classes * SUMS + 1; }
@@ -203,7 +203,7 @@ Status prepare(CudaDevice *, Kernel *kernel) {
   return vl_ok();
 }
 
-/* ---- Gradient ------------------------------------------------------------------------------------------------
+/* ---- Gradient ---------------------------------------------------------------------------------------------
  * With a = dloss / places that count, and for class c of Dice A / B over the batch, weighing w = alpha dloss
  * / classes: u = w A / B^2 and v = 2 w / B are the parts of d loss / d p that all places and those of the
  * label's class have. dlogits = p (a + u - v y - m) - a y with y = 1 for the label, else 0, and m = sum over

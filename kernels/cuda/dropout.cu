@@ -46,7 +46,7 @@ __device__ inline void drop(const Arrays<T> &on, const Mask &mask, int64_t i, ui
   if (on.bytes != nullptr) on.bytes[i] = kept ? 1 : 0;
 }
 
-/* ---- Plain: elements of a sample follow each other --------------------------------------------------------------- */
+/* ---- Plain: elements of a sample follow each other ----------------------------------------------------- */
 
 template <typename T>
 constexpr int group_width = pack_width<T>; /* elements of a thread, whole Philox blocks */
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-/* ---- Channels last ----------------------------------------------------------------------------------------------------- */
+/* ---- Channels last ------------------------------------------------------------------------------------- */
 
 /* A channel's elements begin anywhere in a Philox block, so its places may touch one block more. */
 template <typename T>
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-/* ---- With noise that is given -------------------------------------------------------------------------------------------- */
+/* ---- With noise that is given -------------------------------------------------------------------------- */
 
 template <typename N> __device__ inline bool is_some(N noise) { return to_float(noise) != 0.0F; }
 template <> __device__ inline bool is_some<uint8_t>(uint8_t noise) { return noise != 0; }
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(block_threads)
     y[i] = from_float<T>(is_some(noise[i]) ? factor * to_float(x[i]) : 0.0F);
 }
 
-/* ---- The op -------------------------------------------------------------------------------------------------------------------- */
+/* ---- The op -------------------------------------------------------------------------------------------- */
 
 bool has_noise(const Node *node) { return node->input_count > 1 && node->inputs[1] != nullptr; }
 

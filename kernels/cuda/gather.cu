@@ -21,7 +21,7 @@ namespace {
 
 constexpr int block_threads = 256, scan_threads = 1024;
 
-/* ---- Rows picked ------------------------------------------------------------------------------------------------ */
+/* ---- Rows picked --------------------------------------------------------------------------------------- */
 
 /* to[i] = from[i / each * rows + indices[i]]: every `each` indices have `rows` rows of their own to pick
  * from. Rows are of `units` units. */
@@ -68,7 +68,7 @@ Status launch_gather(const Kernel *kernel, const CudaLaunch *launch) {
   return pick(kernel, launch, kernel->node->inputs[1]->shape[1], kernel->node->inputs[0]->shape[1]);
 }
 
-/* ---- Columns: a thread has `wide` neighbours of a row -------------------------------------------------------------- */
+/* ---- Columns: a thread has `wide` neighbours of a row -------------------------------------------------- */
 
 template <typename T, int wide>
 __device__ inline void add_pack(float (&sums)[wide], const Pack<T, wide> &from) {
@@ -88,7 +88,7 @@ template <typename T, typename F> inline void by_pack(int64_t width, uintptr_t a
 
 template <typename P> constexpr int width_of_pack = (int)(sizeof(P::at) / sizeof(P::at[0]));
 
-/* ---- Gradient of gather_tokens ----------------------------------------------------------------------------------- */
+/* ---- Gradient of gather_tokens ------------------------------------------------------------------------- */
 
 /* picked, length, width: rows of dy and of dx in a sample, and their elements. */
 template <typename T, int wide>
@@ -139,7 +139,7 @@ Status launch_gather_backward(const Kernel *kernel, const CudaLaunch *launch) {
   return cuda_status(error, "cudaLaunchKernelEx", node);
 }
 
-/* ---- Positions in the order of rows -------------------------------------------------------------------------------- */
+/* ---- Positions in the order of rows -------------------------------------------------------------------- */
 
 /* What the sort works with; arrays are in the workspace. */
 struct Order {
@@ -147,6 +147,7 @@ struct Order {
   int64_t chunk, chunks; /* positions of a chunk */
   int32_t *ranks;        /* [count]: earlier ones of its chunk with the same id; -1: out of range */
   int32_t *before;       /* [chunk][row]: of the row, in the chunk; then in those before it */
+  int32_t *counts;       /* [row] */
   int32_t *starts;       /* [row + 1]: how many come before the row's first */
   int32_t *sorted;       /* [count]: positions, of which starts[rows] are in range */
 };
@@ -171,17 +172,20 @@ int64_t integers_bytes(int64_t count) { return whole_lines(count * (int64_t)size
 /* The workspace's beginning, up to the sums of pieces. */
 int64_t order_bytes(const Order &order) {
   return 2 * integers_bytes(order.count) + integers_bytes(order.chunks * order.rows) +
-         integers_bytes(order.rows + 1);
+         integers_bytes(order.rows) + integers_bytes(order.rows + 1);
 }
 
 void place_order(Order *order, uintptr_t workspace) {
-  order->ranks = (int32_t *)workspace;
-  workspace += (uintptr_t)integers_bytes(order->count);
-  order->sorted = (int32_t *)workspace;
-  workspace += (uintptr_t)integers_bytes(order->count);
-  order->starts = (int32_t *)workspace;
-  workspace += (uintptr_t)integers_bytes(order->rows + 1);
-  order->before = (int32_t *)workspace;
+  auto take = [&](int64_t count) {
+    int32_t *at = (int32_t *)workspace;
+    workspace += (uintptr_t)integers_bytes(count);
+    return at;
+  };
+  order->ranks = take(order->count);
+  order->sorted = take(order->count);
+  order->counts = take(order->rows);
+  order->starts = take(order->rows + 1);
+  order->before = take(order->chunks * order->rows);
 }
 
 /* `before` is zero. */
@@ -203,48 +207,59 @@ __global__ void count_in_chunks(Indices ids, Order order) {
   if (earlier == 0) order.before[i / order.chunk * order.rows + id] = all;
 }
 
-/* starts: of each row, how many there are. */
+/* `before` from counts to sums of those before; fills `counts`. */
 __global__ void count_before_chunks(Order order) {
+  constexpr int at_once = 8; /* loads on their way */
   for (int64_t row = global_index(); row < order.rows; row += grid_threads()) {
     int32_t sum = 0;
-    for (int64_t c = 0; c < order.chunks; c++) {
-      int32_t own = order.before[c * order.rows + row];
-      order.before[c * order.rows + row] = sum;
-      sum += own;
+    for (int64_t first = 0; first < order.chunks; first += at_once) {
+      int32_t own[at_once];
+      int32_t *before = order.before + first * order.rows + row;
+#pragma unroll
+      for (int k = 0; k < at_once; k++)
+        own[k] = first + k < order.chunks ? before[k * order.rows] : 0;
+#pragma unroll
+      for (int k = 0; k < at_once; k++) {
+        if (first + k < order.chunks) before[k * order.rows] = sum;
+        sum += own[k];
+      }
     }
-    order.starts[row] = sum;
+    order.counts[row] = sum;
   }
 }
 
-/* The sum of what lower threads have. One block of scan_threads. */
-__device__ inline int32_t sum_of_lower(int32_t own, int32_t *scratch) {
-  int lane = (int)threadIdx.x % warp_size, warp = (int)threadIdx.x / warp_size;
-  int32_t sum = own;
+/* The sum of what this lane and lower ones have. */
+__device__ inline int32_t sum_to_lane(int32_t own) {
+  int lane = (int)threadIdx.x % warp_size;
   for (int distance = 1; distance < warp_size; distance *= 2) {
-    int32_t lower = __shfl_up_sync(whole_warp, sum, distance);
-    if (lane >= distance) sum += lower;
+    int32_t lower = __shfl_up_sync(whole_warp, own, distance);
+    if (lane >= distance) own += lower;
   }
-  if (lane == warp_size - 1) scratch[warp] = sum;
+  return own;
+}
+
+/* One block, whose warps have as many neighbouring rows each. */
+__global__ void __launch_bounds__(scan_threads)
+    sum_counts(const int32_t *__restrict__ counts, int64_t rows, int32_t *__restrict__ starts) {
+  __shared__ int32_t totals[scan_threads / warp_size];
+  int lane = (int)threadIdx.x % warp_size, warp = (int)threadIdx.x / warp_size;
+  int64_t each = (rows + scan_threads - 1) / scan_threads * warp_size, first = warp * each;
+  int64_t end = first + each < rows ? first + each : rows;
+  int32_t own = 0, sum = 0;
+#pragma unroll 8
+  for (int64_t row = first + lane; row < end; row += warp_size)
+    own += counts[row];
+  own = warp_sum(own);
+  if (lane == 0) totals[warp] = own;
   __syncthreads();
   for (int w = 0; w < warp; w++)
-    sum += scratch[w];
-  return sum - own;
-}
-
-/* starts: from counts to sums of those before. One block. */
-__global__ void __launch_bounds__(scan_threads) sum_starts(Order order) {
-  __shared__ int32_t scratch[warp_size];
-  int64_t each = (order.rows + scan_threads - 1) / scan_threads, first = threadIdx.x * each;
-  int64_t end = first + each < order.rows ? first + each : order.rows;
-  int32_t own = 0;
-  for (int64_t row = first; row < end; row++)
-    own += order.starts[row];
-  int32_t sum = sum_of_lower(own, scratch);
-  if (threadIdx.x == scan_threads - 1) order.starts[order.rows] = sum + own;
-  for (int64_t row = first; row < end; row++) {
-    int32_t count = order.starts[row];
-    order.starts[row] = sum;
-    sum += count;
+    sum += totals[w];
+  if (threadIdx.x == scan_threads - 1) starts[rows] = sum + own;
+#pragma unroll 4
+  for (int64_t row = first; row < end; row += warp_size) {
+    int32_t count = row + lane < end ? counts[row + lane] : 0, to_here = sum_to_lane(count);
+    if (row + lane < end) starts[row + lane] = sum + to_here - count;
+    sum += __shfl_sync(whole_warp, to_here, warp_size - 1);
   }
 }
 
@@ -265,12 +280,13 @@ cudaError_t sort(Indices ids, const Order &order, cudaStream_t stream) {
   if (error == cudaSuccess)
     error = cuda_launch(count_before_chunks, grid_for(order.rows, block_threads), block_threads, 0, stream,
                         order);
-  if (error == cudaSuccess) error = cuda_launch(sum_starts, 1, scan_threads, 0, stream, order);
+  if (error == cudaSuccess)
+    error = cuda_launch(sum_counts, 1, scan_threads, 0, stream, order.counts, order.rows, order.starts);
   if (error == cudaSuccess) error = cuda_launch(sort_positions, blocks, block_threads, 0, stream, ids, order);
   return error;
 }
 
-/* ---- Gradient of embedding ------------------------------------------------------------------------------------------ */
+/* ---- Gradient of embedding ----------------------------------------------------------------------------- */
 
 /* Sums of rows that do not lie in one piece alone: [piece][2][width]; first of a row that began before, then
  * of one that goes on after it. */

@@ -76,7 +76,7 @@ template <typename F> inline bool by_float(DType dtype, F function) {
 
 /* ---- Reductions ------------------------------------------------------------------------------------------------ */
 
-/* The sum over the warp, in every lane; of float or double. */
+/* The sum over the warp, in every lane; of numbers of any kind. */
 template <typename S> __device__ inline S warp_sum(S value) {
   for (int distance = warp_size / 2; distance > 0; distance /= 2)
     value += __shfl_xor_sync(whole_warp, value, distance);

@@ -12,7 +12,7 @@ extern const CudaOp cuda_op_gradient_factor, cuda_op_square_sum;
 
 namespace {
 
-/* ---- square_sum ------------------------------------------------------------------------------------------------- */
+/* ---- square_sum ---------------------------------------------------------------------------------------- */
 
 constexpr int block_threads = 256;
 constexpr int64_t packs_each = 4, most_blocks = 1024;
@@ -97,7 +97,7 @@ Status supports_square_sum(CudaDevice *, const Node *node) {
                   vl_dtype_name(dtype));
 }
 
-/* ---- gradient_factor ------------------------------------------------------------------------------------------------ */
+/* ---- gradient_factor ----------------------------------------------------------------------------------- */
 
 template <typename T> __device__ inline bool is_finite(T value) { return value - value == (T)0; }
 

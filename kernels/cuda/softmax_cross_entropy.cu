@@ -24,7 +24,7 @@ unsigned threads_for(int64_t width) {
   return (unsigned)((warps < most ? warps : most) * warp_size);
 }
 
-/* ---- Rows, which begin anywhere ---------------------------------------------------------------------------- */
+/* ---- Rows, which begin anywhere ------------------------------------------------------------------------ */
 
 /* Calls visit(first, values) for this thread's elements of a row, as packs of f32: 16 bytes at a time where
  * the row is aligned to them, its two ends by ones. */
@@ -61,7 +61,7 @@ template <int count> __device__ inline void write_floats(float *to, const Pack<f
     to[k] = from.at[k];
 }
 
-/* ---- Sums of exponentials ------------------------------------------------------------------------------------ */
+/* ---- Sums of exponentials ------------------------------------------------------------------------------ */
 
 /* Of exp(x - most) over what has been seen. */
 struct Exponentials {
@@ -97,7 +97,7 @@ __device__ inline Exponentials block_total(Exponentials own, Exponentials *scrat
   return warp_total(lane < warps ? scratch[lane] : Exponentials{-INFINITY, 0.0F});
 }
 
-/* ---- The loss -------------------------------------------------------------------------------------------------- */
+/* ---- The loss ------------------------------------------------------------------------------------------ */
 
 /* log_p may be NULL. losses: -log_p[label] of each row, 0 where it does not count. */
 template <typename T>
@@ -166,7 +166,7 @@ Status launch(const Kernel *kernel, const CudaLaunch *launch) {
   return cuda_status(error, "cudaLaunchKernelEx", node);
 }
 
-/* ---- Gradient: (exp(log_p) - onehot) * dloss / rows that count -------------------------------------------------- */
+/* ---- Gradient: (exp(log_p) - onehot) * dloss / rows that count ----------------------------------------- */
 
 __global__ void gradient_factor_of_rows(const float *dloss, Indices labels, int64_t rows,
                                         const CudaStep *step, float *factor) {
@@ -218,7 +218,7 @@ Status supports_f32(CudaDevice *, const Node *node) {
   return vl_ok();
 }
 
-/* ---- Rows whose first maximum is at the label; NaN is larger than any number, as in PyTorch's argmax ------------- */
+/* ---- Rows whose first maximum is at the label; NaN is larger than any number, as in PyTorch's argmax --- */
 
 struct Largest {
   float value;

@@ -32,7 +32,7 @@ Status choose_layouts(CudaDevice *, const Node *node, LayoutId *inputs, LayoutId
   return vl_ok();
 }
 
-/* ---- What changes from step to step -------------------------------------------------------------------------------- */
+/* ---- What changes from step to step -------------------------------------------------------------------- */
 
 /* factor and counters may be NULL. */
 struct Source {
@@ -69,7 +69,7 @@ __device__ inline double learning_rate_of(const Source &source, double own) {
 /* The rules of the ops: each has a kind of settings (of the node), of factors (of the step, made by
  * factors_of), and a function that updates an element. */
 
-/* ---- SGD -------------------------------------------------------------------------------------------------------------- */
+/* ---- SGD ----------------------------------------------------------------------------------------------- */
 
 struct SgdSettings {
   double learning_rate, momentum, weight_decay;
@@ -91,7 +91,7 @@ __device__ inline void update(const SgdFactors &by, float dw, float &w, float (&
   w -= by.learning_rate * velocity;
 }
 
-/* ---- AdamW ------------------------------------------------------------------------------------------------------------- */
+/* ---- AdamW --------------------------------------------------------------------------------------------- */
 
 struct AdamwSettings {
   double learning_rate, weight_decay, beta1, beta2, epsilon;
@@ -147,7 +147,7 @@ AdamwSettings adamw_settings(const OpParams *params) {
                        params->epsilon};
 }
 
-/* ---- Element by element -------------------------------------------------------------------------------------------------- */
+/* ---- Element by element -------------------------------------------------------------------------------- */
 
 template <typename T, int states> struct Arrays {
   const T *w, *dw, *state[states];
@@ -231,7 +231,7 @@ Status launch_adamw(const Kernel *kernel, const CudaLaunch *launch) {
   return launch_elements<2>(kernel, launch, adamw_settings(&kernel->node->params));
 }
 
-/* ---- Moments as codes: a warp takes a block of elements that share a scale ------------------------------------------------- */
+/* ---- Moments as codes: a warp takes a block of elements that share a scale ----------------------------- */
 
 enum { IN_W, IN_DW, IN_M, IN_V, IN_SCALES };
 enum { OUT_W, OUT_M, OUT_V, OUT_SCALES };

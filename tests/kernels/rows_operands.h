@@ -61,9 +61,9 @@ Status row_first_output(Graph *graph, const OpRow *row, Tensor *const *operands,
     .kind = OPERAND_CODES, .shape = { __VA_ARGS__ }                                                          \
   }
 /* i64. */
-#define COUNTER(...)                                                                                    \
+#define COUNTER(...)                                                                                         \
   {                                                                                                          \
-    .kind = OPERAND_COUNTER, .shape = { __VA_ARGS__ }                                                           \
+    .kind = OPERAND_COUNTER, .shape = { __VA_ARGS__ }                                                        \
   }
 /* Of rank 0. */
 #define STATE_SCALAR                                                                                         \
