@@ -109,6 +109,8 @@ static void draw_operands(const OpRow *row, Evaluation *evaluation, uint64_t see
       draw_labels(&row->operands[operand], evaluation, storage, seed);
     } else if (drawn && row->operands[operand].values == VALUES_PADDED) {
       draw_padded(evaluation, storage);
+    } else if (drawn && row->operands[operand].values == VALUES_ZERO) {
+      memset(evaluation->values[storage->id], 0, (size_t)storage->elements * sizeof(double));
     } else if (drawn && row->operands[operand].values == VALUES_POSITIVE) {
       evaluation_draw(evaluation, storage, seed, 1.0, 0.75);
     } else if (drawn && row->operands[operand].values == VALUES_MASK) {

@@ -13,7 +13,8 @@ typedef enum Values {
   VALUES_CLASSES,    /* i32 in [0, count) */
   VALUES_IGNORABLE,  /* likewise, but every third is VL_IGNORED_LABEL */
   VALUES_IGNORED,    /* VL_IGNORED_LABEL throughout */
-  VALUES_PADDED      /* -infinity in the first three quarters of the last dimension, else 0 */
+  VALUES_PADDED,     /* -infinity in the first three quarters of the last dimension, else 0 */
+  VALUES_ZERO
 } Values;
 
 typedef enum OperandKind {

@@ -68,6 +68,9 @@ Status row_first_output(Graph *graph, const OpRow *row, Tensor *const *operands,
 /* Of rank 0. */
 #define STATE_SCALAR                                                                                         \
   { .kind = OPERAND_STATE, .values = VALUES_POSITIVE }
+/* Likewise: a factor that has a step skipped. */
+#define STATE_ZERO                                                                                           \
+  { .kind = OPERAND_STATE, .values = VALUES_ZERO }
 /* Of rank 0. */
 #define SCALAR                                                                                               \
   { .kind = OPERAND_F32 }
