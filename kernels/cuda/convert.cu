@@ -73,14 +73,15 @@ Status supports(CudaDevice *device, const Node *node) {
                   node->op->name, node->scope, vl_dtype_name(x->dtype), vl_dtype_name(y->dtype));
 }
 
-/* A convolution's weights, and with them their low-precision twin, are channels last from the start. Where a
- * gradient must come in its parameter's layout, so does what it is made from. */
+/* A convolution's weights are channels last, and so is their low-precision twin. That of images or volumes,
+ * which are plain where the caller writes them, is as its first reader wants it. */
 Status choose_cast(CudaDevice *device, const Node *node, LayoutId *inputs, LayoutId *outputs) {
   (void)device;
   const Tensor *x = node->inputs[0];
   bool weights = x->storage->role == ROLE_PARAMETER && x->rank >= 3 && node->params.groups > 0;
+  bool images = x->storage->role == ROLE_INPUT && x->rank >= 4;
   if (inputs[0] == LAYOUT_ANY) inputs[0] = weights ? (LayoutId)CUDA_CHANNELS_LAST : (LayoutId)LAYOUT_PLAIN;
-  if (outputs[0] == LAYOUT_ANY) outputs[0] = inputs[0];
+  if (outputs[0] == LAYOUT_ANY && !images) outputs[0] = inputs[0];
   return vl_ok();
 }
 
