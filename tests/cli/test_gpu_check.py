@@ -93,9 +93,23 @@ class GpuCheck(ProgramTest):
         rows, _ = self.check("ops", "report", "-o", "out", "--build", self.folder / "stubs/build", code=1, **self.stubs())
         self.assertEqual({phase: row["state"] for phase, row in rows.items()}, {"ops": "failed", "report": "failed"})
 
-    def test_without_a_card_it_is_skipped(self):
+    def no_card(self):
         if os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg"):
             self.skipTest("there is a card")
+
+    def test_tests_that_find_no_card_fail(self):
+        # The real tests, with what only says that there is a card and a toolkit.
+        self.no_card()
+        stubs = self.stubs()
+        for name in ("cmake", "ctest", "gnuplot"):
+            (self.folder / "stubs" / name).unlink()
+        rows, done = self.check("ops", "-o", "out", "--build", BIN.parent, code=1, **stubs)
+        self.assertEqual(rows["ops"]["state"], "failed")
+        self.assertRegex(rows["ops"]["note"], r"^0% tests passed, (\d+) tests failed out of \1$", done.stderr)
+        self.assertIn('status="fail"', (self.folder / "out/ops.xml").read_text(encoding="utf-8"))
+
+    def test_without_a_card_it_is_skipped(self):
+        self.no_card()
         _, done = self.check("-o", "out", code=77)
         self.assertIn("--dry-run", done.stderr)
         self.assertFalse((self.folder / "out").exists())
