@@ -24,8 +24,8 @@ enum { BACK_DLOSS, BACK_LOGITS, BACK_LABELS, BACK_SUMS };
 /* Of a class, in this order: of p where it is the label, of p, of its labels. */
 enum { SUM_BOTH, SUM_P, SUM_LABELS, SUMS };
 
-constexpr int block_threads = 256;
-constexpr int places_each = 8, tile_places = places_each * warp_size;
+constexpr int block_threads = 256, column_threads = 1024;
+constexpr int places_each = 4, tile_places = places_each * warp_size;
 
 /* Logits and their gradient in the layout that is decided for logits; everything else plain. */
 Status choose(CudaDevice *device, const Node *node, int32_t logits, LayoutId *inputs, LayoutId *outputs) {
@@ -39,17 +39,43 @@ Status choose(CudaDevice *device, const Node *node, int32_t logits, LayoutId *in
 
 /* ---- Softmax of a place -------------------------------------------------------------------------------- */
 
+constexpr int group = 4; /* classes whose logits are on their way together */
+
+/* Logits of classes from `first` on, which are `stride` apart; -inf beyond the last. */
+template <typename T>
+__device__ inline void read_group(const T *x, int64_t first, int64_t classes, int64_t stride,
+                                  float (&to)[group]) {
+#pragma unroll
+  for (int k = 0; k < group; k++)
+    to[k] = first + k < classes ? to_float(x[(first + k) * stride]) : -INFINITY;
+}
+
 struct Softmax {
   float most, sum; /* of exp(x - most) */
 };
 
-/* Logits of classes are `stride` apart. */
+/* Counts a group in. What was summed is scaled as the maximum grows, by what is returned; e becomes the
+ * exponentials. Of nothing but -inf the maximum is -inf and the sum 0. */
+__device__ inline float add_group(Softmax &of, float (&e)[group]) {
+  float most = of.most;
+  for (int k = 0; k < group; k++)
+    most = fmaxf(most, e[k]);
+  float shift = most == -INFINITY ? 0.0F : most, scale = expf(of.most - shift);
+  of.sum *= scale;
+  for (int k = 0; k < group; k++)
+    of.sum += e[k] = expf(e[k] - shift);
+  of.most = most;
+  return scale;
+}
+
 template <typename T> __device__ inline Softmax softmax_of(const T *x, int64_t classes, int64_t stride) {
   Softmax of = {-INFINITY, 0.0F};
-  for (int64_t c = 0; c < classes; c++)
-    of.most = fmaxf(of.most, to_float(x[c * stride]));
-  for (int64_t c = 0; c < classes; c++)
-    of.sum += expf(to_float(x[c * stride]) - of.most);
+#pragma unroll 1
+  for (int64_t c = 0; c < classes; c += group) {
+    float e[group];
+    read_group(x, c, classes, stride, e);
+    add_group(of, e);
+  }
   return of;
 }
 
@@ -61,32 +87,40 @@ int64_t tiles_of(const CudaChannels &view) { return (view.spatial + tile_places 
 
 /* parts: [sample][column][tile] */
 template <typename T>
-__global__ void __launch_bounds__(block_threads, 3)
+__global__ void __launch_bounds__(block_threads, 4)
     sum_tiles(const T *logits, CudaChannels view, Indices labels, int64_t tiles, float *parts) {
   int64_t warp = global_index() / warp_size, sample = warp / tiles, tile = warp % tiles;
   int lane = (int)threadIdx.x % warp_size;
   if (sample >= view.n) return;
-  const T *first = logits + sample * view.channels * view.spatial;
+  int64_t first = tile * tile_places;
+  const T *base = logits + sample * view.channels * view.spatial + first * view.spatial_stride;
   float *part = parts + sample * columns_of(view.channels) * tiles + tile;
-  float most[places_each] = {}, inverse[places_each] = {}, entropy = 0.0F;
+  float most[places_each], inverse[places_each], entropy = 0.0F;
   int32_t label[places_each];
+#pragma unroll
   for (int k = 0; k < places_each; k++) {
-    int64_t place = tile * tile_places + k * warp_size + lane;
+    int64_t place = first + k * warp_size + lane;
     label[k] = place < view.spatial ? label_at(labels, sample * view.spatial + place) : -1;
-    if (label[k] < 0) continue;
-    const T *x = first + place * view.spatial_stride;
-    Softmax of = softmax_of(x, view.channels, view.channel_stride);
+  }
+  /* The first class's logit; of the tile's first place where a place does not count, so that all are read. */
+  auto logit_of = [&](int k) {
+    return base + (label[k] < 0 ? 0 : k * warp_size + lane) * view.spatial_stride;
+  };
+#pragma unroll
+  for (int k = 0; k < places_each; k++) {
+    Softmax of = softmax_of(logit_of(k), view.channels, view.channel_stride);
     most[k] = of.most;
     inverse[k] = 1.0F / of.sum;
-    entropy += logf(of.sum) - (to_float(x[label[k] * view.channel_stride]) - of.most);
+    if (label[k] >= 0)
+      entropy += logf(of.sum) - (to_float(logit_of(k)[label[k] * view.channel_stride]) - of.most);
   }
+#pragma unroll 1
   for (int64_t c = 0; c < view.channels; c++) {
     float both = 0.0F, all = 0.0F, count = 0.0F;
+#pragma unroll
     for (int k = 0; k < places_each; k++) {
-      if (label[k] < 0) continue;
-      int64_t place = tile * tile_places + k * warp_size + lane;
-      float x = to_float(first[place * view.spatial_stride + c * view.channel_stride]);
-      float p = expf(x - most[k]) * inverse[k];
+      float e = expf(to_float(logit_of(k)[c * view.channel_stride]) - most[k]);
+      float p = label[k] < 0 ? 0.0F : e * inverse[k];
       all += p;
       both += label[k] == c ? p : 0.0F;
       count += label[k] == c ? 1.0F : 0.0F;
@@ -104,11 +138,13 @@ __global__ void __launch_bounds__(block_threads, 3)
 }
 
 /* A block a column. sums may be NULL. */
-__global__ void sum_parts(const float *parts, int64_t tiles, int64_t columns, double *totals, float *sums) {
+__global__ void __launch_bounds__(column_threads)
+    sum_parts(const float *parts, int64_t tiles, int64_t columns, double *totals, float *sums) {
   __shared__ double scratch[warp_size];
   int64_t at = blockIdx.x, sample = at / columns, column = at % columns;
   double sum = 0.0;
-  for (int64_t tile = threadIdx.x; tile < tiles; tile += blockDim.x)
+#pragma unroll 8
+  for (int64_t tile = threadIdx.x; tile < tiles; tile += column_threads)
     sum += (double)parts[at * tiles + tile];
   sum = block_sum(sum, scratch);
   if (threadIdx.x != 0) return;
@@ -185,7 +221,7 @@ Status launch(const Kernel *kernel, const CudaLaunch *launch) {
                         (const T *)launch->inputs[IN_LOGITS], view, labels, tiles, parts);
   });
   if (error == cudaSuccess)
-    error = cuda_launch(sum_parts, (unsigned)totals_of(view), block_threads, 0, launch->stream, parts, tiles,
+    error = cuda_launch(sum_parts, (unsigned)totals_of(view), column_threads, 0, launch->stream, parts, tiles,
                         columns_of(view.channels), totals, sums);
   if (error == cudaSuccess && loss != nullptr)
     error = cuda_launch(finish_loss, 1, block_threads, 0, launch->stream, totals, view.n, view.channels,
@@ -228,6 +264,11 @@ __global__ void make_factors(const float *dloss, const float *sums, int64_t samp
   }
 }
 
+/* d Dice / d p: u, without v where the class is the label. */
+__device__ inline float slope_of(const float *factors, int64_t c, int32_t label) {
+  return factors[c * FACTORS + FACTOR_U] - (c == label ? factors[c * FACTORS + FACTOR_V] : 0.0F);
+}
+
 /* A place's gradient; x and dx may be one. */
 template <typename T>
 __device__ inline void differentiate_place(const T *x, T *dx, int64_t classes, int64_t stride, int32_t label,
@@ -237,21 +278,28 @@ __device__ inline void differentiate_place(const T *x, T *dx, int64_t classes, i
       dx[c * stride] = from_float<T>(0.0F);
     return;
   }
-  float most = -INFINITY, sum = 0.0F, mean = 0.0F, a = factors[classes * FACTORS];
-  for (int64_t c = 0; c < classes; c++)
-    most = fmaxf(most, to_float(x[c * stride]));
-  for (int64_t c = 0; c < classes; c++) {
-    float e = expf(to_float(x[c * stride]) - most), v = c == label ? factors[c * FACTORS + FACTOR_V] : 0.0F;
-    sum += e;
-    mean += e * (factors[c * FACTORS + FACTOR_U] - v);
+  Softmax of = {-INFINITY, 0.0F};
+  float mean = 0.0F, a = factors[classes * FACTORS], e[group];
+#pragma unroll 1
+  for (int64_t first = 0; first < classes; first += group) {
+    read_group(x, first, classes, stride, e);
+    mean *= add_group(of, e);
+#pragma unroll
+    for (int k = 0; k < group; k++)
+      if (first + k < classes) mean += e[k] * slope_of(factors, first + k, label);
   }
-  float inverse = 1.0F / sum;
+  float inverse = 1.0F / of.sum;
   mean *= inverse;
-  for (int64_t c = 0; c < classes; c++) {
-    bool own = c == label;
-    float p = expf(to_float(x[c * stride]) - most) * inverse;
-    float slope = (factors[c * FACTORS + FACTOR_U] - (own ? factors[c * FACTORS + FACTOR_V] : 0.0F)) - mean;
-    dx[c * stride] = from_float<T>((p - (own ? 1.0F : 0.0F)) * a + p * slope);
+#pragma unroll 1
+  for (int64_t first = 0; first < classes; first += group) {
+    read_group(x, first, classes, stride, e);
+#pragma unroll
+    for (int k = 0; k < group; k++) {
+      int64_t c = first + k;
+      if (c >= classes) continue;
+      float p = expf(e[k] - of.most) * inverse, slope = slope_of(factors, c, label) - mean;
+      dx[c * stride] = from_float<T>((p - (c == label ? 1.0F : 0.0F)) * a + p * slope);
+    }
   }
 }
 
