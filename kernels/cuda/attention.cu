@@ -11,8 +11,8 @@
  *
  * Whether dropout keeps a probability depends on its place among all probabilities of the sample, (head,
  * query, key), as if they were a tensor: see random_block. Every pass draws again. */
+#include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/kernel.cuh"
-#include "kernels/cuda/matrix.cuh"
 
 #include <cmath>
 
@@ -30,10 +30,11 @@ namespace {
 
 /* ---- Products ---------------------------------------------------------------------------------------------- */
 
-/* Tiles c are 16 rows by 8 columns, as in matrix.cuh, for every kind of product. a is 16 rows by `step`; a
- * pair of b is `step` by 16, either of 16 rows of shared memory, which are its columns, or of `step` rows.
- * from_tiles makes an a of the `step` columns that one or two tiles have; such an a goes with a b of rows,
- * since a kind may have its own order of k there. Strides are in elements; addresses are aligned to 16 bytes.
+/* Tiles c are 16 rows by 8 columns, as in instructions.cuh, for every kind of product. a is 16 rows by
+ * `step`; a pair of b is `step` by 16, either of 16 rows of shared memory, which are its columns, or of
+ * `step` rows. from_tiles makes an a of the `step` columns that one or two tiles have; such an a goes with a
+ * b of rows, since a kind may have its own order of k there. Strides are in elements; addresses are aligned
+ * to 16 bytes.
  */
 template <typename T> struct Products {
   static constexpr int step = 16;
@@ -343,7 +344,7 @@ template <typename T> __device__ inline float shift_of(float value) {
 }
 template <typename T> __device__ inline float exponential(float score, float shift) {
   constexpr float log2_e = 1.44269504F;
-  return sizeof(T) == 4 ? expf(score - shift) : exp2f(fmaf(score, log2_e, -shift));
+  return sizeof(T) == 4 ? expf(score - shift) : exp2_or_zero(fmaf(score, log2_e, -shift));
 }
 
 /* Bits of the four elements of a block: whether dropout keeps them. */
@@ -385,7 +386,6 @@ template <typename Kind, int padded> __device__ inline void attend(const Attenti
   using S = Sizes<T, padded>;
   using P = Products<Kind>;
   constexpr int columns = S::keys / 8, steps = padded / P::step, tile = 2 * S::keys * S::pitch;
-  constexpr bool keeps_queries = sizeof(T) == 2; /* in registers */
   T *queries = shared_memory<T>(), *tiles = queries + S::block_rows * S::pitch;
   float *added = reinterpret_cast<float *>(tiles + S::stages * tile);
   int warp = (int)threadIdx.x / warp_size, lane = (int)threadIdx.x % warp_size, g = lane / 4, t = lane % 4;
@@ -406,15 +406,6 @@ template <typename Kind, int padded> __device__ inline void attend(const Attenti
   bool has_key = threadIdx.x < S::keys; /* of a tile, one */
   if (has_key) added[threadIdx.x] = mask_of(it, head, (int)threadIdx.x);
   queries += warp * S::rows * S::pitch;
-  typename P::A kept_queries[keeps_queries ? S::tall : 1][keeps_queries ? steps : 1];
-  if constexpr (keeps_queries) {
-    arrive();
-#pragma unroll
-    for (int m = 0; m < S::tall; m++)
-#pragma unroll
-      for (int k = 0; k < steps; k++)
-        P::load(kept_queries[m][k], queries + 16 * m * S::pitch + k * P::step, S::pitch);
-  }
   float results[S::tall][S::wide][4] = {};
   float top[S::tall][2], sum[S::tall][2]; /* of rows g and g + 8; a sum of the lane's columns */
 #pragma unroll
@@ -431,16 +422,12 @@ template <typename Kind, int padded> __device__ inline void attend(const Attenti
     if (more && S::stages == 2) read_tile(tiles + (stage ^ 1) * tile, key + S::keys);
     if (more && has_key) next_added = mask_of(it, head, key + S::keys + (int)threadIdx.x);
     float s[S::tall][columns][4] = {};
-#pragma unroll(keeps_queries ? steps : 1)
+#pragma unroll(sizeof(T) == 2 ? steps : 1)
     for (int k = 0; k < steps; k++) {
       typename P::A a[S::tall];
 #pragma unroll
-      for (int m = 0; m < S::tall; m++) {
-        if constexpr (keeps_queries)
-          a[m] = kept_queries[m][k];
-        else
-          P::load(a[m], queries + 16 * m * S::pitch + k * P::step, S::pitch);
-      }
+      for (int m = 0; m < S::tall; m++)
+        P::load(a[m], queries + 16 * m * S::pitch + k * P::step, S::pitch);
 #pragma unroll
       for (int n = 0; n < columns; n += 2) {
         typename P::B b;

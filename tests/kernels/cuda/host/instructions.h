@@ -1,16 +1,17 @@
-/* The instructions of kernels/cuda/matrix.cuh on the host machine: which lane holds what is the PTX ISA's,
- * and matrix.cuh says it. Sums are in f32, from the first column on, products exact. */
-#ifndef VRAMLAB_TESTS_HOST_MATRIX_H
-#define VRAMLAB_TESTS_HOST_MATRIX_H
+/* The instructions of kernels/cuda/instructions.cuh on the host machine: which lane holds what is the PTX
+ * ISA's, and matrix.cuh says it. Sums are in f32, from the first column on, products exact. */
+#ifndef VRAMLAB_TESTS_HOST_INSTRUCTIONS_H
+#define VRAMLAB_TESTS_HOST_INSTRUCTIONS_H
 
 #include "machine.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-namespace host_matrix {
+namespace host_instructions {
 
 constexpr unsigned all_lanes = 0xFFFFFFFFU;
 
@@ -60,17 +61,22 @@ template <typename A, typename B> inline void add_products(float (&c)[4], int de
   }
 }
 
-} // namespace host_matrix
+} // namespace host_instructions
+
+inline float exp2_or_zero(float x) {
+  float y = std::exp2(x);
+  return y < 0x1p-126F ? 0.0F : y;
+}
 
 inline void load_matrices(uint32_t (&to)[4], const void *row) {
-  host_matrix::Rows rows(row);
+  host_instructions::Rows rows(row);
   int g = machine_thread.lane / 4, t = machine_thread.lane % 4;
   for (int i = 0; i < 4; i++)
     memcpy(&to[i], rows.at[8 * i + g] + 4 * t, 4);
 }
 
 inline void load_transposed(uint32_t (&to)[4], const void *row) {
-  host_matrix::Rows rows(row);
+  host_instructions::Rows rows(row);
   int g = machine_thread.lane / 4, t = machine_thread.lane % 4;
   for (int i = 0; i < 4; i++) {
     unsigned short pair[2];
@@ -82,25 +88,27 @@ inline void load_transposed(uint32_t (&to)[4], const void *row) {
 
 template <typename T>
 inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  host_matrix::Operands own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, all[32];
-  machine_gather(host_matrix::all_lanes, &own, sizeof own, all);
-  host_matrix::add_products(
+  host_instructions::Operands own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, all[32];
+  machine_gather(host_instructions::all_lanes, &own, sizeof own, all);
+  host_instructions::add_products(
       c, 16,
       [&](int row, int k) {
-        return host_matrix::half_of(all[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2], k % 2, T{});
+        return host_instructions::half_of(all[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2], k % 2, T{});
       },
       [&](int k, int column) {
-        return host_matrix::half_of(all[column * 4 + k % 8 / 2].b[k / 8], k % 2, T{});
+        return host_instructions::half_of(all[column * 4 + k % 8 / 2].b[k / 8], k % 2, T{});
       });
 }
 
 inline void multiply_add_tf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  host_matrix::Operands own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, all[32];
-  machine_gather(host_matrix::all_lanes, &own, sizeof own, all);
-  host_matrix::add_products(
+  host_instructions::Operands own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, all[32];
+  machine_gather(host_instructions::all_lanes, &own, sizeof own, all);
+  host_instructions::add_products(
       c, 8,
-      [&](int row, int k) { return host_matrix::tf32_of(all[row % 8 * 4 + k % 4].a[row / 8 + k / 4 * 2]); },
-      [&](int k, int column) { return host_matrix::tf32_of(all[column * 4 + k % 4].b[k / 4]); });
+      [&](int row, int k) {
+        return host_instructions::tf32_of(all[row % 8 * 4 + k % 4].a[row / 8 + k / 4 * 2]);
+      },
+      [&](int k, int column) { return host_instructions::tf32_of(all[column * 4 + k % 4].b[k / 4]); });
 }
 
 inline uint32_t to_tf32(float value) {

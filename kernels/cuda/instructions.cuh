@@ -1,19 +1,25 @@
-/* kernels/cuda: products of small matrices that a warp holds in registers, which CUDA C++ has no functions
- * for but the instructions ldmatrix and mma.sync of the PTX ISA ("Matrix multiply-accumulate operation using
- * mma instruction", whose layouts these are). nvcuda::wmma does not say where an element is, so what is done
- * row by row between two products would go through shared memory; and compilers read its bf16 operands word
- * by word.
+/* kernels/cuda: instructions of the PTX ISA that CUDA C++ has no functions for. Foremost products of small
+ * matrices that a warp holds in registers (ldmatrix, mma.sync), in the layouts that the ISA gives:
+ * nvcuda::wmma does not say where an element is, so what is done row by row between two products would go
+ * through shared memory, and its bf16 operands are read word by word. On the host machine they are C++.
  *
  * With g = lane / 4 and t = lane % 4, c is 16 rows by 8 columns: a lane's c[0], c[1] are row g, columns 2t
  * and 2t + 1, and c[2], c[3] are those of row g + 8. Addresses are of shared memory. */
-#ifndef VRAMLAB_KERNELS_CUDA_MATRIX_CUH
-#define VRAMLAB_KERNELS_CUDA_MATRIX_CUH
+#ifndef VRAMLAB_KERNELS_CUDA_INSTRUCTIONS_CUH
+#define VRAMLAB_KERNELS_CUDA_INSTRUCTIONS_CUH
 
 #include "kernels/cuda/kernel.cuh"
 
 #ifdef VRAMLAB_HOST_MACHINE
-#include "matrix.h"
+#include "instructions.h"
 #else
+
+/* 2^x within 2 units in the last place; zero below the smallest normal number. */
+__device__ inline float exp2_or_zero(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 /* Four matrices of 8 rows of 16 bytes, lane i naming row i % 8 of matrix i / 8: of each, a lane gets the 4
  * bytes from 4t on of row g. */
