@@ -40,6 +40,7 @@ typedef struct DeviceDescription {
   bool predicts;           /* numbers are predicted, not measured */
   bool has_time;           /* false: memory only, no step time */
   bool has_tf32;           /* fp32 products may run in TF32 */
+  bool has_trials;         /* it may choose among a library's algorithms by running them */
 } DeviceDescription;
 
 /* What is read off a card beside its work; -1: it cannot be told. */
@@ -148,6 +149,8 @@ typedef struct DeviceOptions {
   bool low_end;                  /* plan with a profile: the lower ends of its intervals, not the upper */
   bool unlimited;                /* plan with a profile: its memory does not end */
   bool tf32;                     /* fp32 products in TF32, where has_tf32 says that the device can */
+  bool deterministic;            /* no algorithm whose sums depend on timing */
+  bool timed;                    /* algorithms are chosen by trial, where has_trials says that they can be */
   const char *profile;           /* plan only: a profile's name, or NULL: the machine's cpu */
   const char *profile_directory; /* NULL: the installed ones */
   const char *offload_directory; /* cpu: where the file of the offload tier is; NULL: TMPDIR, else /tmp */

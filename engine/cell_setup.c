@@ -79,20 +79,33 @@ static void describe_program(Cell *cell) {
   vl_executable_account(cell->executable, -1, &result->account);
 }
 
+/* What the recipe asks of the device's kernels, and not every device has. */
+static Status check_device(const Cell *cell, const DeviceOptions *options) {
+  const DeviceDescription *device = &cell->result->device;
+  if (options->tf32 && !device->has_tf32)
+    return vl_error(VL_UNSUPPORTED,
+                    "precision=tf32: %s (%s) has none; GPUs of compute capability 8.0 and up do",
+                    device->name, device->hardware);
+  if (options->timed && !device->has_trials)
+    return vl_error(VL_UNSUPPORTED, "algorithms=timed: %s (%s) runs none to choose among them; cuda does",
+                    device->name, device->hardware);
+  return vl_ok();
+}
+
 static Status open_device(Cell *cell) {
   const CellSpec *spec = cell->spec;
+  const char *algorithms = vl_recipe_value(&cell->recipe, "algorithms");
   DeviceOptions options = {.threads = spec->threads,
                            .low_end = cell->low_end,
                            .unlimited = spec->unlimited,
                            .tf32 = vl_recipe_value(&cell->recipe, "precision") != NULL,
+                           .deterministic = algorithms && strcmp(algorithms, "deterministic") == 0,
+                           .timed = algorithms && strcmp(algorithms, "timed") == 0,
                            .profile = spec->profile[0] ? spec->profile : NULL,
                            .offload_directory = spec->offload_directory[0] ? spec->offload_directory : NULL};
   VL_TRY(vl_device_open(spec->device, &options, &cell->device));
   cell->device->interface->describe(cell->device, &cell->result->device);
-  if (options.tf32 && !cell->result->device.has_tf32)
-    return vl_error(VL_UNSUPPORTED,
-                    "precision=tf32: %s (%s) has none; GPUs of compute capability 8.0 and up do",
-                    cell->result->device.name, cell->result->device.hardware);
+  VL_TRY(check_device(cell, &options));
   snprintf(cell->result->provenance, sizeof cell->result->provenance, "%s",
            cell->result->device.predicts ? "predicted" : "measured");
   cell->driver_start_bytes = cell->device->interface->driver_bytes(cell->device);

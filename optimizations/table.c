@@ -34,6 +34,7 @@ static const Optimization *const table[] = {
     &optimization_retain_graph,
     &optimization_window_sums,
     &optimization_concat,
+    &optimization_algorithms,
     &optimization_allocator,
     &optimization_defragment,
 };

@@ -69,6 +69,7 @@ typedef struct CudaDevice {
   bool tf32;                  /* products of f32 in TF32: DeviceOptions.tf32 where the card has it (8.0 on) */
   int64_t shared_bytes;       /* the most a block may have */
   bool deterministic;         /* no algorithm whose sums depend on timing */
+  bool timed;                 /* plans of convolutions are the fastest of several, by trial */
   int64_t used_at_open_bytes; /* of the card, by everybody, this process's context included */
   int64_t peak_bytes;         /* the highest driver_bytes seen */
 } CudaDevice;

@@ -6,12 +6,16 @@
 #include "kernels/cuda/cudnn.h"
 
 #include <cudnn_graph.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* An engine that takes more workspace than this is used only where all do. */
 static const int64_t workspace_limit_bytes = (int64_t)256 << 20;
+
+/* How many are tried where trials choose, and how often each is run. */
+enum { TRIALS = 6, RUNS = 4 };
 
 /* Names of tensors: operands count up from the first, tensors between operations from the second. */
 enum { FIRST_ID = 1, FIRST_BETWEEN = 16, CANDIDATES = 12 };
@@ -271,6 +275,7 @@ typedef struct Candidate {
   cudnnBackendDescriptor_t engine, settings, plan;
   int64_t engine_index, workspace_bytes;
   bool tensor_cores;
+  float run_ms; /* where trials choose */
 } Candidate;
 
 static void discard(Candidate *candidate) {
@@ -357,32 +362,95 @@ static int64_t propose(const CudnnTarget *target, CudnnDescriptors *all, cudnnBa
   return count;
 }
 
+/* ---- Trials ---------------------------------------------------------------------------------------------------- */
+
+static int64_t operand_bytes(const CudnnProblem *problem, ConvOperand operand) {
+  const int64_t *sizes = sizes_of(problem, operand);
+  int64_t elements = operand == CONV_BIAS ? problem->y[1] : 1;
+  for (int32_t i = 0; operand != CONV_BIAS && i < problem->rank; i++)
+    elements *= sizes[i];
+  return (vl_dtype_bytes((DType)problem->dtype[operand], elements) + 255) / 256 * 256;
+}
+
+/* Runs a plan RUNS times over zeros, and once before; false where it fails. */
+static bool run_plan(const CudaDevice *device, const CudnnPlan *plan, const uintptr_t *addresses,
+                     uintptr_t workspace, float *run_ms) {
+  cudaEvent_t begin_event = NULL, end_event = NULL;
+  bool done = cudaEventCreate(&begin_event) == cudaSuccess && cudaEventCreate(&end_event) == cudaSuccess &&
+              cudnn_plan_launch(device, NULL, plan, addresses, workspace).code == VL_OK &&
+              cudaEventRecord(begin_event, device->stream) == cudaSuccess;
+  for (int32_t i = 0; i < RUNS && done; i++)
+    done = cudnn_plan_launch(device, NULL, plan, addresses, workspace).code == VL_OK;
+  done = done && cudaEventRecord(end_event, device->stream) == cudaSuccess &&
+         cudaEventSynchronize(end_event) == cudaSuccess &&
+         cudaEventElapsedTime(run_ms, begin_event, end_event) == cudaSuccess;
+  if (begin_event) (void)cudaEventDestroy(begin_event);
+  if (end_event) (void)cudaEventDestroy(end_event);
+  return done;
+}
+
+/* How long a candidate takes, in memory of its own, which the card must have meanwhile; false: not known. */
+static bool time_candidate(const CudaDevice *device, const CudnnProblem *problem, Candidate *candidate) {
+  CudnnPlan plan = {.plan = candidate->plan};
+  uintptr_t addresses[CONV_OPERANDS] = {0};
+  int64_t bytes = 0;
+  void *memory = NULL;
+  for (int32_t i = 0; i < CONV_OPERANDS; i++)
+    if (problem->dtype[i] != CONV_ABSENT) bytes += operand_bytes(problem, (ConvOperand)i);
+  size_t all = (size_t)(bytes + candidate->workspace_bytes);
+  bool done = cudaMalloc(&memory, all) == cudaSuccess &&
+              cudaMemsetAsync(memory, 0, all, device->stream) == cudaSuccess;
+  bytes = 0;
+  for (int32_t i = 0; i < CONV_OPERANDS; i++) {
+    if (problem->dtype[i] == CONV_ABSENT) continue;
+    addresses[i] = (uintptr_t)memory + (uintptr_t)bytes;
+    bytes += operand_bytes(problem, (ConvOperand)i);
+  }
+  done = done && run_plan(device, &plan, addresses, (uintptr_t)memory + (uintptr_t)bytes, &candidate->run_ms);
+  if (memory) (void)cudaFree(memory);
+  (void)cudaGetLastError(); /* too little memory is an answer */
+  return done;
+}
+
 /* A list of candidates to go through. */
 typedef struct Round {
   cudnnBackendHeurMode_t mode;
   bool late; /* those that are compiled late, and not the others */
 } Round;
 
-/* Takes the first candidate within the limit, or keeps the one that needs least; says whether it is within.
- */
+/* ---- Choosing ---------------------------------------------------------------------------------------------------- */
+
+/* Whether a candidate that was built takes the place of the one chosen so far. */
+static bool is_better(const CudnnTarget *target, const CudnnProblem *problem, Candidate *candidate,
+                      const Candidate *chosen) {
+  bool within = candidate->workspace_bytes <= workspace_limit_bytes;
+  bool was_within = chosen->plan && chosen->workspace_bytes <= workspace_limit_bytes;
+  if (target->trials && within && !time_candidate(target->trials, problem, candidate))
+    candidate->run_ms = FLT_MAX;
+  if (within && was_within) return candidate->run_ms < chosen->run_ms;
+  return !chosen->plan || candidate->workspace_bytes < chosen->workspace_bytes;
+}
+
+/* Takes the first candidate within the limit, or with trials the fastest; else keeps the one that needs
+ * least. Says whether it is within. */
 static bool choose_of_round(const CudnnTarget *target, const CudnnProblem *problem, CudnnDescriptors *all,
                             cudnnBackendDescriptor_t graph, Round round, Candidate *chosen) {
   Candidate candidates[CANDIDATES] = {{0}};
   int64_t count = propose(target, all, graph, round.mode, candidates);
-  bool within = false;
+  int32_t within = 0, enough = target->trials ? TRIALS : 1;
   for (int64_t i = 0; i < count; i++) {
     Candidate *candidate = &candidates[i];
-    if (!within && is_admitted(target, problem, candidate) && is_compiled_late(candidate) == round.late &&
-        is_built(target, candidate) &&
-        (!chosen->plan || candidate->workspace_bytes < chosen->workspace_bytes)) {
+    bool built = within < enough && is_admitted(target, problem, candidate) &&
+                 is_compiled_late(candidate) == round.late && is_built(target, candidate);
+    within += built && candidate->workspace_bytes <= workspace_limit_bytes;
+    if (built && is_better(target, problem, candidate, chosen)) {
       discard(chosen);
       *chosen = *candidate;
-      within = chosen->workspace_bytes <= workspace_limit_bytes;
     } else {
       discard(candidate);
     }
   }
-  return within;
+  return within > 0;
 }
 
 /* What has an ending can be done in parts, sooner than it is compiled. */
@@ -446,7 +514,7 @@ Status cudnn_plan_find(CudaDevice *device, const Node *node, const CudnnProblem 
   while (entry && memcmp(&entry->problem, problem, sizeof *problem) != 0)
     entry = entry->next;
   if (!entry) {
-    CudnnTarget target = {.deterministic = device->deterministic};
+    CudnnTarget target = {.deterministic = device->deterministic, .trials = device->timed ? device : NULL};
     VL_TRY(cuda_cudnn(device, &target.handle));
     entry = vl_allocate(sizeof *entry);
     memcpy(&entry->problem, problem, sizeof *problem);

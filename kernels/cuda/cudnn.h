@@ -70,6 +70,7 @@ typedef struct CudnnTarget {
   cudnnHandle_t handle;                /* NULL: none */
   cudnnBackendDescriptor_t properties; /* NULL: the handle's card's */
   bool deterministic;
+  const CudaDevice *trials; /* where candidates are run and the fastest is taken; NULL: the first one is */
 } CudnnTarget;
 /* Makes a plan out of descriptors, which it needs as long as it is. VL_UNSUPPORTED when no engine computes
  * the problem as asked. */

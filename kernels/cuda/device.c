@@ -340,6 +340,7 @@ static Status open_card(CudaDevice *cuda) {
   description->has_time = true; /* the host machine's is nobody's */
 #endif
   description->has_tf32 = properties.major >= 8;
+  description->has_trials = true;
   cuda->major = properties.major;
   cuda->minor = properties.minor;
   cuda->multiprocessors = properties.multiProcessorCount;
@@ -387,6 +388,8 @@ Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Dev
   cuda->device.interface = &cuda_interface;
   Status status = open_card(cuda);
   cuda->tf32 = options->tf32 && cuda->description.has_tf32;
+  cuda->deterministic = options->deterministic;
+  cuda->timed = options->timed;
   if (status.code == VL_OK) status = open_resources(cuda);
   if (status.code == VL_OK)
     *device = &cuda->device;

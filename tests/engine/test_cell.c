@@ -371,6 +371,19 @@ static void tf32_needs_a_card_that_has_it(void **state) {
   }
 }
 
+/* Nothing of cpu's sums depends on timing, and it has nothing to try. */
+static void algorithms_are_tried_where_there_are_several(void **state) {
+  (void)state;
+  CellSpec spec = small_bert();
+  CellResult same = run_recipe(spec, "algorithms=deterministic"),
+             tried = run_recipe(spec, "algorithms=timed");
+  assert_string_equal(same.status, "ok");
+  assert_string_equal(tried.status, "unsupported");
+  assert_non_null(strstr(tried.error, "algorithms=timed"));
+  vl_cell_result_clear(&same);
+  vl_cell_result_clear(&tried);
+}
+
 /* Watching changes no number; a scale that is too large overflows and is found where it does. */
 static void monitors_tell_of_every_step(void **state) {
   (void)state;
@@ -708,6 +721,7 @@ int main(void) {
       cmocka_unit_test(running_out_of_memory_is_a_result_f1),
       cmocka_unit_test(emulated_cells_say_so),
       cmocka_unit_test(tf32_needs_a_card_that_has_it),
+      cmocka_unit_test(algorithms_are_tried_where_there_are_several),
       cmocka_unit_test(monitors_tell_of_every_step),
       cmocka_unit_test(sketches_of_gradients_can_be_compared),
       cmocka_unit_test(divergence_is_a_result),

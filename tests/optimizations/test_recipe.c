@@ -202,6 +202,7 @@ static const char *const samples[][2] = {
     {"concat", "copy"},
     {"precision", "tf32"},
     {"window-sums", "host"},
+    {"algorithms", "timed"},
     {"allocator", "expandable"},
     {"defragment", "every-step"},
 };

@@ -1,5 +1,6 @@
-/* That a device was opened for TF32 reaches its products and convolutions, and that no other one rounds what
- * it multiplies. Skips (77) without a usable GPU; fails there when VRAMLAB_REQUIRE names cuda. */
+/* How a device was opened reaches its kernels: TF32 where it was opened for that, and no rounding of what is
+ * multiplied where it was not; algorithms that are deterministic, or chosen by trial. Skips (77) without a
+ * usable GPU; fails there when VRAMLAB_REQUIRE names cuda. */
 #include "devices/device.h"
 
 #include <setjmp.h>
@@ -121,6 +122,28 @@ static void convolutions_are_rounded_when_asked(void **state) {
   }
 }
 
+/* Whatever is chosen computes the same; of the host machine's engines the first sums in no fixed order. */
+static void algorithms_are_chosen_as_asked(void **state) {
+  static const DeviceOptions options[] = {
+      {.deterministic = true}, {.timed = true}, {.tf32 = true, .timed = true}};
+  const float value = 1.0F + 0x1p-8F; /* exact in TF32 too */
+  char implementation[64];
+  (void)state;
+  for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+    Device *device = NULL;
+    DeviceDescription description;
+    require_ok(vl_device_open("cuda", &options[i], &device));
+    device->interface->describe(device, &description);
+    assert_true(description.has_trials);
+    double got = product_of(device, true, value, implementation, sizeof implementation);
+    print_message("  %s: %s\n", options[i].timed ? "timed" : "deterministic", implementation);
+    assert_true(got == (double)value);
+    if (options[i].deterministic && strstr(description.hardware, "host machine"))
+      assert_string_not_equal(implementation, "cuDNN engine 0");
+    vl_device_close(&device);
+  }
+}
+
 static bool is_required(void) {
   const char *list = getenv("VRAMLAB_REQUIRE");
   return list && strstr(list, "cuda");
@@ -135,6 +158,7 @@ int main(void) {
   }
   vl_device_close(&device);
   const struct CMUnitTest tests[] = {cmocka_unit_test(products_are_rounded_when_asked),
-                                     cmocka_unit_test(convolutions_are_rounded_when_asked)};
+                                     cmocka_unit_test(convolutions_are_rounded_when_asked),
+                                     cmocka_unit_test(algorithms_are_chosen_as_asked)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
