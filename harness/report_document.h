@@ -77,6 +77,8 @@ void vl_report_figure(Document *document, const Figure *figure, bool first_scree
 bool vl_report_is_of_monitors(const Figure *figure);
 /* The table of other engines beside ours, when the workload's cells have any. */
 void vl_report_peers(Document *document, const RecordSet *cells, const Workload *workload);
+/* What was measured beside what was planned for the same work on the same hardware, where there is any. */
+void vl_report_planned(Document *document, const RecordSet *records);
 /* What each cell's memory should be beside what was counted; of one comparison the terms too. */
 void vl_report_account(Document *document, const RecordSet *records, const Comparison *comparison);
 /* Of queues that ran with and without three measures: every cell, and what each does alone and together. */

@@ -362,6 +362,7 @@ Status vl_report_make(const ReportInput *input, Document **made) {
   vl_report_queues(document, &input->records);
   vl_report_monitors(document, input);
   vl_report_failures(document, &input->records);
+  vl_report_planned(document, &input->records);
   vl_report_account(document, &input->records, first);
   vl_report_leaks(document, &input->records);
   if (count > 0) vl_report_cells(document, &input->records);

@@ -150,6 +150,50 @@ static void parts_stand_beside_what_was_counted(void **state) {
   synthetic_clear(&set);
 }
 
+/* A record on a card, or planned for one. */
+static json_t *on_card(bool predicted, const char *profile, double activation_bytes) {
+  json_t *record = synthetic_record(&(Synthetic){.suite = "gpu-check",
+                                                 .recipe = "amp=bf16",
+                                                 .preserves = "tolerance",
+                                                 .predicted = predicted,
+                                                 .batch = 32,
+                                                 .activation_bytes = activation_bytes});
+  if (!predicted) {
+    json_object_set_new(record, "device", json_string("cuda"));
+    json_object_set_new(record, "device_name", json_string("cuda"));
+    json_object_set_new(record, "hardware", json_string("NVIDIA A100-SXM4-80GB"));
+  }
+  if (profile != NULL) json_object_set_new(record, "profile", json_string(profile));
+  return record;
+}
+
+/* A card's cell stands beside the plan for that card, a cpu's beside the plan without a profile. */
+static void measured_stands_beside_planned(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  synthetic_add(&set, on_card(false, NULL, 80e6));
+  synthetic_add(&set, on_card(true, NULL, 90e6));
+  Rendered rendered = render(&set, "gpu-check");
+  for (int f = 0; f < FORMATS; f++)
+    assert_null(strstr(rendered.text[f], "Measured beside planned"));
+  clear(&rendered);
+  synthetic_add(&set, on_card(true, "H200", 120e6));
+  synthetic_add(&set, on_card(true, "A100-80GB", 100e6));
+  rendered = render(&set, "gpu-check");
+  const char *table = strstr(rendered.text[MARKDOWN], "Measured beside planned");
+  assert_non_null(table);
+  double measured = (double)vl_record_integer(set.owned[0], "peak_allocated_bytes"),
+         planned = (double)vl_record_integer(set.owned[3], "peak_allocated_bytes");
+  char expected[256];
+  snprintf(expected, sizeof(expected),
+           "| amp=bf16 | 32 | cuda (NVIDIA A100-SXM4-80GB) | %.2f | %.2f | %+.2f |", measured / 0x1p30,
+           planned / 0x1p30, 100.0 * (planned / measured - 1.0));
+  if (strstr(table, expected) == NULL) fail_msg("no %s in %s", expected, table);
+  assert_null(strstr(strstr(table, expected) + 1, expected));
+  clear(&rendered);
+  synthetic_clear(&set);
+}
+
 static void claims_stand_with_original_numbers_and_command(void **state) {
   (void)state;
   SyntheticSet set = {.count = 0};
@@ -453,6 +497,7 @@ int main(void) {
       cmocka_unit_test(saved_and_speed_are_against_the_baseline),
       cmocka_unit_test(peers_stand_beside_ours_with_ratios),
       cmocka_unit_test(parts_stand_beside_what_was_counted),
+      cmocka_unit_test(measured_stands_beside_planned),
       cmocka_unit_test(claims_stand_with_original_numbers_and_command),
       cmocka_unit_test(unknown_is_na_and_never_zero),
       cmocka_unit_test(an_empty_store_is_said),
