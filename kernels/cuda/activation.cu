@@ -95,14 +95,14 @@ __global__ void __launch_bounds__(sum_threads)
   float sums[width] = {};
   for (int64_t row = first + threadIdx.x / sum_lanes; row < end && column < columns; row += sum_groups) {
     int64_t at = row * columns + column;
-    Piece gradient = *(const Piece *)(dy + at), of_x = *(const Piece *)(x + at);
+    Piece of_dy = *(const Piece *)(dy + at), of_x = *(const Piece *)(x + at);
+    float values[width];
 #pragma unroll
     for (int k = 0; k < width; k++) {
-      float value = GeluBackward{}(to_float(gradient.at[k]), to_float(of_x.at[k]));
-      sums[k] += value;
-      gradient.at[k] = from_float<T>(value);
+      values[k] = GeluBackward{}(to_float(of_dy.at[k]), to_float(of_x.at[k]));
+      sums[k] += values[k];
     }
-    *(Piece *)(dx + at) = gradient;
+    write_floats(dx + at, values);
   }
   sum_over_groups<width>(sums, gridDim.x, [&](int64_t at, float sum) {
     if (at < columns) partials[blockIdx.y * columns + at] = sum;

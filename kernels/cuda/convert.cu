@@ -18,11 +18,11 @@ __global__ void __launch_bounds__(cast_threads)
     cast_elements(To *__restrict__ to, const From *__restrict__ from, int64_t pieces, int64_t count) {
   for (int64_t at = global_index(); at < pieces; at += grid_threads()) {
     Pack<From, cast_width> read = ((const Pack<From, cast_width> *)from)[at];
-    Pack<To, cast_width> written;
+    float values[cast_width];
 #pragma unroll
     for (int k = 0; k < cast_width; k++)
-      written.at[k] = from_float<To>(to_float(read.at[k]));
-    ((Pack<To, cast_width> *)to)[at] = written;
+      values[k] = to_float(read.at[k]);
+    write_floats(to + at * cast_width, values);
   }
   for (int64_t at = pieces * cast_width + global_index(); at < count; at += grid_threads())
     to[at] = from_float<To>(to_float(from[at]));

@@ -46,10 +46,11 @@ __global__ void __launch_bounds__(map_threads)
       for (int k = 0; k < width; k++)
         other.at[k] = from[0];
     }
+    float values[width];
 #pragma unroll
     for (int k = 0; k < width; k++)
-      piece.at[k] = from_float<T>(function(to_float(piece.at[k]), to_float(other.at[k])));
-    ((Piece *)y)[at] = piece;
+      values[k] = function(to_float(piece.at[k]), to_float(other.at[k]));
+    write_floats(y + at * width, values);
   }
   for (int64_t at = pieces * width + global_index(); at < count; at += grid_threads())
     y[at] = from_float<T>(function(to_float(a[at]), to_float(b[place_of(of_b, at)])));

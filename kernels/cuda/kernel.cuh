@@ -63,6 +63,41 @@ template <typename T, int count> struct alignas(sizeof(T) * count) Pack { T at[c
 /* Elements of a type in 16 bytes. */
 template <typename T> constexpr int pack_width = 16 / (int)sizeof(T);
 
+/* Two neighbours, each rounded once, as they lie in memory. */
+template <typename T> __device__ inline unsigned two_floats(float first, float second);
+template <> __device__ inline unsigned two_floats<bf16>(float first, float second) {
+  __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
+  unsigned bits;
+  memcpy(&bits, &both, sizeof bits);
+  return bits;
+}
+template <> __device__ inline unsigned two_floats<f16>(float first, float second) {
+  __half2 both = __floats2half2_rn(first, second);
+  unsigned bits;
+  memcpy(&bits, &both, sizeof bits);
+  return bits;
+}
+/* Writes 1, or 4 to 8, neighbours, each rounded once, in pieces of 16 bytes where there are as many. (A Pack
+ * that is put together from elements the compiler may also write one by one.) */
+template <typename T, int count> __device__ inline void write_floats(T *to, const float (&values)[count]) {
+  static_assert(count == 1 || count == 4 || count == 8, "");
+  if constexpr (count == 1) {
+    to[0] = from_float<T>(values[0]);
+  } else if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int k = 0; k < count; k += 4)
+      __stwb(reinterpret_cast<float4 *>(to + k),
+             float4{values[k], values[k + 1], values[k + 2], values[k + 3]});
+  } else if constexpr (count == 4) {
+    __stwb(reinterpret_cast<uint2 *>(to),
+           uint2{two_floats<T>(values[0], values[1]), two_floats<T>(values[2], values[3])});
+  } else {
+    __stwb(reinterpret_cast<uint4 *>(to),
+           uint4{two_floats<T>(values[0], values[1]), two_floats<T>(values[2], values[3]),
+                 two_floats<T>(values[4], values[5]), two_floats<T>(values[6], values[7])});
+  }
+}
+
 /* Calls function with a value of the C++ type of a float dtype: by_float(dtype, [&](auto zero) { using T =
  * decltype(zero); ... }). False where the dtype is none of f32, bf16 and f16. */
 template <typename F> inline bool by_float(DType dtype, F function) {

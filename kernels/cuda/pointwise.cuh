@@ -37,10 +37,11 @@ __global__ void __launch_bounds__(map_threads)
     for (int i = 0; i < map_depth; i++) {
       int64_t at = first + i * map_threads;
       if (at >= pieces) continue;
+      float values[width];
 #pragma unroll
       for (int k = 0; k < width; k++)
-        of_a[i].at[k] = from_float<T>(map_one(function, to_float(of_a[i].at[k]), to_float(of_b[i].at[k])));
-      ((Piece *)y)[at] = of_a[i];
+        values[k] = map_one(function, to_float(of_a[i].at[k]), to_float(of_b[i].at[k]));
+      write_floats(y + at * width, values);
     }
   }
   for (int64_t at = pieces * width + global_index(); at < count; at += grid_threads())

@@ -151,11 +151,7 @@ __global__ void __launch_bounds__(pool_threads, pool_blocks)
             codes[k] = wins ? code : codes[k];
           }
         }
-    Piece result;
-#pragma unroll
-    for (int k = 0; k < width; k++)
-      result.at[k] = from_float<T>(best[k]);
-    *(Piece *)(y + at) = result;
+    write_floats(y + at, best);
     write_index<width>(index, at, codes);
   }
 }
@@ -179,11 +175,10 @@ __global__ void __launch_bounds__(pool_threads, pool_blocks)
           for (int k = 0; k < width; k++)
             sums[k] += to_float(values.at[k]);
         }
-    Piece result;
 #pragma unroll
     for (int k = 0; k < width; k++)
-      result.at[k] = from_float<T>(sums[k] / taps);
-    *(Piece *)(y + place_in(shape.small, piece, point_of(shape.small_size, piece.at))) = result;
+      sums[k] /= taps;
+    write_floats(y + place_in(shape.small, piece, point_of(shape.small_size, piece.at)), sums);
   }
 }
 
@@ -240,11 +235,10 @@ __global__ void __launch_bounds__(pool_threads, pool_blocks)
               sums[k] += to_float(gradient.at[k]);
           }
         }
-    Piece result;
 #pragma unroll
-    for (int k = 0; k < width; k++)
-      result.at[k] = from_float<T>(maximum ? sums[k] : sums[k] / taps);
-    *(Piece *)(dx + place_in(shape.large, piece, here)) = result;
+    for (int k = 0; k < width && !maximum; k++)
+      sums[k] /= taps;
+    write_floats(dx + place_in(shape.large, piece, here), sums);
   }
 }
 
@@ -391,15 +385,14 @@ Status global_launch(const Kernel *kernel, const CudaLaunch *launch) {
 template <typename T, int width>
 __global__ void __launch_bounds__(pool_threads, pool_blocks)
     global_backward(T *__restrict__ dx, const T *__restrict__ dy, PoolOrder order, float space) {
-  using Piece = Pack<T, width>;
   for (int64_t i = global_index(); i < order.count; i += grid_threads()) {
     int64_t inner, outer, row = divide(i, order.inner, &inner);
     int64_t from = order.channels_last ? divide(row, order.outer, &outer) * order.inner.divisor + inner : row;
-    Piece piece;
+    float values[width];
 #pragma unroll
     for (int k = 0; k < width; k++)
-      piece.at[k] = from_float<T>(to_float(dy[order.channels_last ? from * width + k : from]) / space);
-    ((Piece *)dx)[i] = piece;
+      values[k] = to_float(dy[order.channels_last ? from * width + k : from]) / space;
+    write_floats(dx + i * width, values);
   }
 }
 

@@ -135,6 +135,9 @@ template <typename T> inline T atomicExch(T *at, T value) {
 }
 
 template <typename T> inline T __ldg(const T *at) { return *at; }
+template <typename T> inline void __stwb(T *at, T value) {
+  std::memcpy(static_cast<void *>(at), &value, sizeof value);
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) { return (uint64_t)((unsigned __int128)a * b >> 64); }
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
