@@ -276,6 +276,25 @@ static void expect_plan(const CudnnTarget *target, const Card *card, const Case 
   cudnn_descriptors_destroy(&descriptors);
 }
 
+/* A T4 does not multiply bf16. */
+static void what_no_engine_does_is_unsupported(void **state) {
+  (void)state;
+  CudnnTarget target = {.properties = describe_card(&cards[0])};
+  if (!target.properties) skip();
+  Op op = {.name = "conv"};
+  Node node = {.op = &op, .scope = "layer1"};
+  CudnnProblem problem = problem_of(&cases[0], CONV_FORWARD, DTYPE_BF16, DTYPE_BF16, 0);
+  CudnnDescriptors descriptors = {.status = CUDNN_STATUS_SUCCESS};
+  CudnnPlan plan = {0};
+  Status status = cudnn_plan_make(&target, &node, &problem, &descriptors, &plan);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "conv in layer1"));
+  assert_non_null(strstr(status.message, "bf16"));
+  assert_null(plan.plan);
+  cudnn_descriptors_destroy(&descriptors);
+  (void)cudnnBackendDestroyDescriptor(target.properties);
+}
+
 static void expect_plans(const CudnnTarget *target, const Card *card, const Case *of, DType dtype,
                          Tally *tally) {
   static const char *const names[] = {"forward", "data", "weights"};
@@ -318,9 +337,10 @@ static void cards_have_engines(void **state) {
 int main(void) {
   print_message("cuDNN %zu\n", cudnnGetVersion());
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(all_directions_are_accepted),    cmocka_unit_test(endings_are_accepted),
-      cmocka_unit_test(views_say_how_they_are_aligned), cmocka_unit_test(wrong_sizes_are_refused),
-      cmocka_unit_test(wrong_attributes_are_refused),   cmocka_unit_test(cards_have_engines),
+      cmocka_unit_test(all_directions_are_accepted),        cmocka_unit_test(endings_are_accepted),
+      cmocka_unit_test(views_say_how_they_are_aligned),     cmocka_unit_test(wrong_sizes_are_refused),
+      cmocka_unit_test(wrong_attributes_are_refused),       cmocka_unit_test(cards_have_engines),
+      cmocka_unit_test(what_no_engine_does_is_unsupported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
