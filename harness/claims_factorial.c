@@ -71,8 +71,15 @@ static Part judge_dice(const Claim *claim, const RecordSet *cells, const Factori
   return part_of(loss.value <= vl_claim_number(claim, "dice_loss"));
 }
 
-/* Interactions smaller than this are left to the report. */
-static const double least_interaction = 0.01;
+/* Below a thousandth an interval is rounding: what is reserved is the same in every round. */
+static bool has_interval(Contrast effect) { return effect.high - effect.low > 0.001; }
+
+/* An interaction of a percent or more that its interval, where it has one, tells from nothing; the report has
+ * the others. */
+static bool is_worth_saying(Contrast effect) {
+  bool told = !has_interval(effect) || effect.low > 0 || effect.high < 0;
+  return told && fabs(effect.value) >= 0.01;
+}
 
 /* "; effects on time: groups -38.2 % (-39.0 to -37.4), ...". */
 static void say_effects(const char *quantity, const RoundTable *table, Finding *finding) {
@@ -82,10 +89,10 @@ static void say_effects(const char *quantity, const RoundTable *table, Finding *
   for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
     char name[64];
     Contrast effect = vl_factorial_effect(table, order[i]);
-    if (i >= FACTOR_COUNT && fabs(effect.value) < least_interaction) continue;
+    if (i >= FACTOR_COUNT && !is_worth_saying(effect)) continue;
     vl_factors_text(order[i], " x ", name, sizeof name);
     vl_finding_say(finding, "%s %s %+.1f %%", i > 0 ? "," : "", name, 100 * effect.value);
-    if (!isnan(effect.low) && effect.high > effect.low)
+    if (has_interval(effect))
       vl_finding_say(finding, " (%+.1f to %+.1f)", 100 * effect.low, 100 * effect.high);
   }
 }

@@ -137,7 +137,8 @@ static void all_three_parts_have_to_hold(void **state) {
       &set, VERDICT_SUPPORTED,
       "reserved 1.000 to 0.504 GiB (-49.6 %), speed 1.92 x (1.92 to 1.92, 3 rounds), Dice 0.9100 to "
       "0.9050 (loss 0.0050, 0.0010 to 0.0090 over 3 seeds); effects on memory: groups -10.0 %, dynamic "
-      "batch -30.0 %, defragmentation -20.0 %; effects on time: groups -45.0 %");
+      "batch -30.0 %, defragmentation -20.0 %; effects on time: groups -45.0 %, dynamic batch -10.0 %, "
+      "defragmentation +5.0 %");
 
   Design hungry = good, slow = good;
   hungry.reserved[FACTOR_DYNAMIC_BATCH] = 0.9; /* 0.648: 35.2 % saved */
