@@ -157,8 +157,8 @@ Status vl_select_factorial(const PlotInput *input, const Workload *workload, con
     write_names(&sets, order, CORNERS, " + ", out);
     describe(&sets, out);
     fprintf(out->variables, "predicted = %d\ntimed = %d\nmemory_max = %.9g\nspeed_max = %.9g\nbody = %d\n",
-            vl_record_is_predicted(sets.list[0].corners[0]), tops[1] > 0, 1.45 * tops[0],
-            tops[1] > 0 ? 1.45 * tops[1] : 1, 70 + CORNERS * (18 * sets.count + 8));
+            vl_record_is_predicted(sets.list[0].corners[0]), tops[1] > 0, 1.6 * tops[0],
+            tops[1] > 0 ? 1.6 * tops[1] : 1, 70 + CORNERS * (18 * sets.count + 8));
   }
   free(sets.list);
   free(cells.records);
