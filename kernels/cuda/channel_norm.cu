@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(block_threads, 4) apply(ChannelTiles tiles, Ap
   }
 }
 
-/* Its inverse, for any type: x = (z - beta) / scale + mean, by a reciprocal that is rounded once. */
+/* Its inverse, for any type: x = (z - beta) / scale + mean, by the reciprocal. */
 template <int width>
 __global__ void __launch_bounds__(block_threads)
     invert(ChannelTiles tiles, FloatArray y, FloatArray x, Factors by, float steepness) {
@@ -302,8 +302,8 @@ __global__ void __launch_bounds__(block_threads)
   if (rows == 0) return;
   float mean[width], inverse[width], beta[width];
   for (int i = 0; i < width; i++) {
-    double deviation = sqrt((double)by.var[place.statistic + i] + (double)by.epsilon);
-    inverse[i] = (float)(deviation / (double)element_of(by.gamma, place.channel + i));
+    float deviation = (float)sqrt((double)by.var[place.statistic + i] + (double)by.epsilon);
+    inverse[i] = deviation / element_of(by.gamma, place.channel + i);
     mean[i] = by.mean[place.statistic + i];
     beta[i] = element_of(by.beta, place.channel + i);
   }

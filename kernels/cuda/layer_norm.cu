@@ -418,14 +418,15 @@ __global__ void __launch_bounds__(block_threads) differentiate_rows(Backward run
   int64_t first = (int64_t)blockIdx.x * teams + (int)threadIdx.x / rows.team;
   float count = (float)rows.width;
   ColumnSums<width> columns = {};
+  /* The next row is on its way while this one is summed, where registers hold both. */
+  constexpr bool ahead = sizeof(T) == 2;
   RowChunk<T, width> read, next = {};
   if (first < rows.rows) read_chunk(run, first, 0, read);
   for (int64_t row = first, following; row < rows.rows; row = following) {
     float mean = run.mean[row], rstd = run.rstd[row];
     RowSums sums = {0.0F, 0.0F};
-    /* What comes next is on its way while this row is summed. */
     following = row + gridDim.x * teams;
-    if (following < rows.rows) read_chunk(run, following, 0, next);
+    if (ahead && following < rows.rows) read_chunk(run, following, 0, next);
     for (int chunk = 0; chunk < rows.chunks; chunk++) {
       if (chunk > 0) read_chunk(run, row, chunk, read);
       if (rows.chunks > 1) columns = ColumnSums<width>{};
@@ -439,7 +440,10 @@ __global__ void __launch_bounds__(block_threads) differentiate_rows(Backward run
       if (rows.chunks > 1) read_chunk(run, row, chunk, read);
       write_chunk(run, draws, row, chunk, mean, rstd, read, means);
     }
-    read = next;
+    if (ahead)
+      read = next;
+    else if (following < rows.rows)
+      read_chunk(run, following, 0, read);
   }
   if (rows.chunks > 1) return;
   if (rows.team == block_threads) {
