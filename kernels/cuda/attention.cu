@@ -191,6 +191,7 @@ template <typename T, int padded> struct Sizes {
   static constexpr int skew = 16 / (int)sizeof(T); /* keeps rows apart in the banks of shared memory */
   static constexpr int pitch = padded + skew;
   static constexpr int stages = sizeof(T) == 4 ? 1 : 2; /* tiles of the other side at once */
+  static constexpr int turns = sizeof(T) == 4 ? 1 : 2;  /* of sums over columns, at once: registers end */
   static constexpr int keys = 32, others = 16;          /* rows of these tiles, forward and backward */
   static_assert(8 * wide == padded && 2 * keys <= threads && others <= threads, "a thread has one's mask");
   static constexpr size_t forward_bytes =
@@ -422,7 +423,7 @@ template <typename Kind, int padded> __device__ inline void attend(const Attenti
     if (more && S::stages == 2) read_tile(tiles + (stage ^ 1) * tile, key + S::keys);
     if (more && has_key) next_added = mask_of(it, head, key + S::keys + (int)threadIdx.x);
     float s[S::tall][columns][4] = {};
-#pragma unroll(sizeof(T) == 2 ? steps : 1)
+#pragma unroll S::turns
     for (int k = 0; k < steps; k++) {
       typename P::A a[S::tall];
 #pragma unroll
@@ -651,7 +652,7 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
     if (more && has_stats) next_stats = stats_of<T, !of_keys>(it, head, other + S::others + (int)threadIdx.x);
 
     float s[S::tall][2][4] = {}, dp[S::tall][2][4] = {};
-#pragma unroll(sizeof(T) == 4 ? 1 : 2)
+#pragma unroll S::turns
     for (int step = 0; step < padded; step += P::step) {
       typename P::A a;
       typename P::B b;
