@@ -45,7 +45,7 @@ void *scheduler_jump[5];
 ucontext_t fiber_context;
 const std::function<void()> *thread_function;
 void (*kernel_key)();
-bool backwards;
+bool lanes_backwards, warps_backwards;
 std::set<void (*)()> *seen;
 
 [[noreturn]] void stop(const char *what) {
@@ -176,21 +176,35 @@ bool finish_barrier() {
   return any;
 }
 
-/* Runs who can run; false when the block has ended. */
-bool turn() {
-  bool ran = false, ended = true;
-  for (int k = 0; k < fiber_count; k++) {
-    Fiber *fiber = &fibers[backwards ? fiber_count - 1 - k : k];
-    if (fiber->state == FIBER_READY) {
+/* Runs the threads of the warp that begins at `first` as far as they come: whether any did. */
+bool run_warp(int first) {
+  int lanes = std::min(32, fiber_count - first);
+  bool any = false;
+  for (bool ran = true; ran;) {
+    ran = false;
+    for (int k = 0; k < lanes; k++) {
+      Fiber *fiber = &fibers[first + (lanes_backwards ? lanes - 1 - k : k)];
+      if (fiber->state != FIBER_READY) continue;
       run(fiber);
       ran = true;
     }
-    ended = ended && fiber->state == FIBER_ENDED;
-  }
-  if (ended) return false;
-  backwards = !backwards;
-  for (int first = 0; first < fiber_count; first += 32)
+    lanes_backwards = !lanes_backwards;
     ran = finish_collectives(first) || ran;
+    any = any || ran;
+  }
+  return any;
+}
+
+/* Runs who can run; false when the block has ended. */
+bool turn() {
+  int warps = (fiber_count + 31) / 32;
+  bool ran = false, ended = true;
+  for (int k = 0; k < warps; k++)
+    ran = run_warp(32 * (warps_backwards ? warps - 1 - k : k)) || ran;
+  warps_backwards = !warps_backwards;
+  for (int i = 0; i < fiber_count; i++)
+    ended = ended && fibers[i].state == FIBER_ENDED;
+  if (ended) return false;
   ran = finish_barrier() || ran;
   if (!ran) {
     for (int i = 0; i < fiber_count; i++)

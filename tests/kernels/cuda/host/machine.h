@@ -1,9 +1,9 @@
 /* tests/kernels/cuda/host: the host as a machine that own kernels run on, for kernel.cuh in place of the CUDA
- * compiler's language. Blocks run one after the other; the threads of a block are fibers that take turns at
- * barriers and warp collectives, in an order that is turned round again and again, so that a missing barrier
- * shows as a wrong number. A barrier that not all reach, a collective of lanes that have ended, and more
- * shared memory than a block may have stop the program with the place. Shared memory holds NaN when a block
- * begins. */
+ * compiler's language. Blocks run one after the other; the threads of a block are fibers. Those of a warp
+ * take turns at its collectives, and a warp runs on to the next barrier before another begins, both in an
+ * order that is turned round again and again, so that a missing barrier shows as a wrong number. A barrier
+ * that not all reach, a collective of lanes that have ended, and more shared memory than a block may have
+ * stop the program with the place. Shared memory holds NaN when a block begins. */
 #ifndef VRAMLAB_HOST_MACHINE_H
 #define VRAMLAB_HOST_MACHINE_H
 
