@@ -141,10 +141,12 @@ __device__ inline void write_sums(const ChannelTiles &tiles, const Place &place,
 
 /* ---- Statistics ------------------------------------------------------------------------------------------
  * Of d = x - shift, where a thread's shift is the mean of its first rows: sum d and sum d^2. Then all shifts
- * of a block give way to one, and in the second kernel all blocks' to the first block's. With n rows and e
- * from the one shift to the other: sum (d + e) = sum d + n e sum (d + e)^2 = sum d^2 + e (2 sum d + n e)
- * Every shift is a mean of values of the group, so no such square is more than the largest squared difference
- * from the group's mean (tests/kernels/README.md, instance_norm). */
+ * of a block give way to one, and in the second kernel all blocks' to the first block's. With n rows, and e
+ * from the one shift to the other:
+ *   sum (d + e) = sum d + n e
+ *   sum (d + e)^2 = sum d^2 + e (2 sum d + n e)
+ * Every shift is a mean of values of the group, so that its square distance from the group's mean is at most
+ * the farthest value's (tests/kernels/README.md, instance_norm). */
 
 template <typename T, int width>
 __global__ void __launch_bounds__(block_threads, 3)

@@ -4,7 +4,8 @@
  *
  * A block takes a tile of channels and a part of a group's rows; a thread 4 channels, the same in every
  * row it comes to, so that what belongs to a channel stays in registers. What parts give is added up by
- * a second kernel, in double and in their order. How rows are cut depends on shapes alone. */
+ * a second kernel, in double and in their order. How rows are cut depends on shapes, and
+ * on whether addresses are aligned. */
 #ifndef VRAMLAB_KERNELS_CUDA_CHANNEL_NORM_CUH
 #define VRAMLAB_KERNELS_CUDA_CHANNEL_NORM_CUH
 
@@ -15,8 +16,9 @@ typedef struct ChannelRows {
   int64_t groups, rows, channels;
 } ChannelRows;
 
-/* Every activation is in the channels last, else VL_INTERNAL; `by_sample`: a group is a sample. */
+/* Every activation is in the channels last, else VL_INTERNAL. */
 Status channel_norm_check(const Kernel *kernel, int32_t activation) VL_CHECKED;
+/* `by_sample`: a group is a sample. */
 ChannelRows channel_rows(const Tensor *activation, bool by_sample);
 
 /* What a value is normalised by. The statistics are [group][channel], gamma and beta [channel]. */
