@@ -115,9 +115,7 @@ Status launch(const Kernel *kernel, const CudaLaunch *launch) {
     from = launch->workspace;
     VL_TRY(cuda_status(cast(launch->stream, y, x, from, launch->inputs[0]), node->op->name, node));
   }
-  Box box = cuda_box_of_layouts(y, kernel->inputs[0], kernel->outputs[0]);
-  return cuda_status(cuda_box_copy(launch->stream, &box, vl_dtype_bytes(y->dtype, 1), to, from),
-                     node->op->name, node);
+  return cuda_convert(launch->stream, y->dtype, y, kernel->inputs[0], kernel->outputs[0], from, to);
 }
 
 LayoutId shared_layout(const Node *node, const LayoutId *inputs, const LayoutId *outputs) {

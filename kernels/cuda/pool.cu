@@ -121,8 +121,7 @@ __global__ void __launch_bounds__(pool_threads, pool_blocks)
     Reach d = window_of(shape, 0, piece.at[0]), h = window_of(shape, 1, piece.at[1]),
           w = window_of(shape, 2, piece.at[2]);
     int64_t at = place_in(shape.small, piece, point_of(shape.small_size, piece.at));
-    /* Codes are places in the plane, or in the window: then counted from its start, which padding may have.
-     */
+    /* Codes are places in the plane, or in the window, counted from its start. */
     const int *size = index.offsets ? shape.kernel : shape.large_size;
     int start = 0;
     if (index.offsets) {

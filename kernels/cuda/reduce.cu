@@ -88,19 +88,27 @@ __global__ void __launch_bounds__(sum_threads)
 
 /* ---- Second stage ------------------------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(sum_threads) add_partials(PartialSums from, T *y) {
-  int64_t output = sum_column<1>(gridDim.x), part = from.outputs * from.folds, width = from.width.divisor;
-  int64_t column, piece = divide(output, from.width, &column);
+constexpr int adding_warps = 32, adding_threads = adding_warps * warp_size;
+
+/* A block makes 32 outputs: warps take turns at their partials, then each adds up one output's. */
+template <typename T> __global__ void __launch_bounds__(adding_threads) add_partials(PartialSums from, T *y) {
+  __shared__ float scratch[adding_warps][warp_size + 1];
+  int lane = (int)threadIdx.x % warp_size, warp = (int)threadIdx.x / warp_size;
+  int64_t first = (int64_t)blockIdx.x * warp_size, part = from.outputs * from.folds,
+          width = from.width.divisor;
+  int64_t column, piece = divide(first + lane, from.width, &column);
   const float *partials = from.partials + piece * from.folds * width + column;
-  int count = output < from.outputs ? from.splits * from.folds : 0;
-  float sum[1] = {0.0F};
-  for (int i = (int)threadIdx.x / sum_lanes; i < count; i += sum_groups) {
+  int count = first + lane < from.outputs ? from.splits * from.folds : 0;
+  float sum = 0.0F;
+#pragma unroll 8
+  for (int i = warp; i < count; i += adding_warps) {
     int split = i / from.folds, fold = i - split * from.folds;
-    sum[0] += partials[split * part + fold * width];
+    sum += partials[split * part + fold * width];
   }
-  sum_over_groups<1>(sum, gridDim.x, [&](int64_t at, float total) {
-    if (at < from.outputs) y[at] = from_float<T>(total / from.divisor);
-  });
+  scratch[warp][lane] = sum;
+  __syncthreads();
+  sum = warp_sum(scratch[lane][warp]);
+  if (lane == 0 && first + warp < from.outputs) y[first + warp] = from_float<T>(sum / from.divisor);
 }
 
 /* ---- Plans ---------------------------------------------------------------------------------------------------------- */
@@ -206,7 +214,7 @@ cudaError_t cuda_sum_partials(cudaStream_t stream, const PartialSums *sums, DTyp
   cudaError_t error = cudaErrorInvalidValue;
   by_float(dtype, [&](auto zero) {
     using T = decltype(zero);
-    error = cuda_launch(add_partials<T>, grid_for(sums->outputs, sum_lanes, 1, INT32_MAX), sum_threads, 0,
+    error = cuda_launch(add_partials<T>, grid_for(sums->outputs, warp_size, 1, INT32_MAX), adding_threads, 0,
                         stream, *sums, (T *)y);
   });
   return error;
