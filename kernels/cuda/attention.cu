@@ -4,22 +4,24 @@
  * for blocks of queries (dq) and once for blocks of keys (dk, dv), so that no two blocks add to the same
  * place (Dao et al., FlashAttention, arXiv:2205.14135; Dao, FlashAttention-2, arXiv:2307.08691).
  *
- * A warp has rows of its own, 32 or in wider heads 16, and what it makes of them, scores, probabilities and
- * their gradients, goes in registers from one product to the next. Products are on tensor cores for bf16 and
- * f16, with probabilities and their gradients rounded to that type, and in FMA for f32, or in TF32 where the
- * device is asked for it. Heads are padded with zeros in shared memory to 64 or 128 columns.
+ * Products are of fragments, 16 rows by 16 columns a warp: on tensor cores for bf16 and f16, with
+ * probabilities and their gradients rounded to that type, and in FMA for f32, or in TF32 where the device is
+ * asked for it. Heads are padded with zeros in shared memory to 64 or 128 columns. A warp has 32 rows of its
+ * own, 16 of the wider heads, and what it makes of them goes from one fragment to the next through shared
+ * memory that no other warp touches.
  *
  * Whether dropout keeps a probability depends on its place among all probabilities of the sample, (head,
  * query, key), as if they were a tensor: see random_block. Every pass draws again. */
-#include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/kernel.cuh"
 
 #include <cmath>
 
 #ifdef VRAMLAB_HOST_MACHINE
 #include "pipeline.h"
+#include "wmma.h"
 #else
 #include <cuda_pipeline_primitives.h>
+#include <mma.h>
 #endif
 
 extern "C" {
@@ -28,143 +30,132 @@ extern const CudaOp cuda_op_attention, cuda_op_attention_backward;
 
 namespace {
 
-/* ---- Products ---------------------------------------------------------------------------------------------- */
+namespace wmma = nvcuda::wmma;
 
-/* Tiles c are 16 rows by 8 columns, as in instructions.cuh, for every kind of product. a is 16 rows by
- * `step`; a pair of b is `step` by 16, either of 16 rows of shared memory, which are its columns, or of
- * `step` rows. from_tiles makes an a of the `step` columns that one or two tiles have; such an a goes with a
- * b of rows, since a kind may have its own order of k there. Strides are in elements; addresses are aligned
- * to 16 bytes.
- */
-template <typename T> struct Products {
+/* ---- Fragments --------------------------------------------------------------------------------------------- */
+
+/* a is 16 rows by `step` columns, b `step` by 16, c 16 by 16. What lies in memory is by rows; b can be had of
+ * its transpose too. Strides are in elements; addresses are aligned to 32 bytes. */
+template <typename T> struct Fragments {
   static constexpr int step = 16;
-  struct A {
-    uint32_t x[4];
-  };
-  struct B {
-    uint32_t x[2][2];
-  };
-  static __device__ inline int lane() { return (int)threadIdx.x % warp_size; }
+  using A = wmma::fragment<wmma::matrix_a, 16, 16, 16, T, wmma::row_major>;
+  using B = wmma::fragment<wmma::matrix_b, 16, 16, 16, T, wmma::row_major>;
+  using Transposed = wmma::fragment<wmma::matrix_b, 16, 16, 16, T, wmma::col_major>;
+  using C = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
   static __device__ inline void load(A &to, const T *from, int stride) {
-    load_matrices(to.x, from + lane() % 16 * stride + lane() / 16 * 8);
+    wmma::load_matrix_sync(to, from, (unsigned)stride);
   }
-  static __device__ inline void set(B &to, const uint32_t (&x)[4]) {
-    to.x[0][0] = x[0], to.x[0][1] = x[1], to.x[1][0] = x[2], to.x[1][1] = x[3];
+  static __device__ inline void load(B &to, const T *from, int stride) {
+    wmma::load_matrix_sync(to, from, (unsigned)stride);
   }
-  static __device__ inline void load_columns(B &to, const T *from, int stride) {
-    uint32_t x[4];
-    load_matrices(x, from + (lane() / 16 * 8 + lane() % 8) * stride + lane() / 8 % 2 * 8);
-    set(to, x);
+  static __device__ inline void load_transposed(Transposed &to, const T *from, int stride) {
+    wmma::load_matrix_sync(to, from, (unsigned)stride);
   }
-  static __device__ inline void load_rows(B &to, const T *from, int stride) {
-    uint32_t x[4];
-    load_transposed(x, from + lane() % 16 * stride + lane() / 16 * 8);
-    set(to, x);
+  static __device__ inline void load(C &to, const float *from, int stride) {
+    wmma::load_matrix_sync(to, from, (unsigned)stride, wmma::mem_row_major);
   }
-  static __device__ inline A from_tiles(const float (*c)[4]) {
-    return A{{pack_pair<T>(c[0][0], c[0][1]), pack_pair<T>(c[0][2], c[0][3]), pack_pair<T>(c[1][0], c[1][1]),
-              pack_pair<T>(c[1][2], c[1][3])}};
+  static __device__ inline void store(float *to, const C &from, int stride) {
+    wmma::store_matrix_sync(to, from, (unsigned)stride, wmma::mem_row_major);
   }
-  static __device__ inline void multiply(float (&c)[4], const A &a, const B &b, int side) {
-    multiply_add<T>(c, a.x, b.x[side]);
+  static __device__ inline void clear(C &c) { wmma::fill_fragment(c, 0.0F); }
+  template <typename AnyB> static __device__ inline void multiply(C &c, const A &a, const AnyB &b) {
+    wmma::mma_sync(c, a, b, c);
   }
 };
 
-/* f32 whose products are of TF32. In from_tiles columns 2t and 2t + 1 are k = t and t + 4. */
+/* f32 whose products are of TF32: rounded as they are read from shared memory. */
 struct Tf32 {};
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-template <> struct Products<Tf32> {
+template <> struct Fragments<Tf32> {
   static constexpr int step = 8;
-  struct A {
-    uint32_t x[4];
-  };
-  struct B {
-    uint32_t x[2][2];
-  };
-  static __device__ inline int lane() { return (int)threadIdx.x % warp_size; }
-  static __device__ inline uint32_t rounded(uint32_t bits) { return to_tf32(__uint_as_float(bits)); }
-  static __device__ inline void load(A &to, const float *from, int stride) {
-    load_matrices(to.x, from + lane() % 16 * stride + lane() / 16 * 4);
+  using Kind = wmma::precision::tf32;
+  using A = wmma::fragment<wmma::matrix_a, 16, 16, 8, Kind, wmma::row_major>;
+  using B = wmma::fragment<wmma::matrix_b, 16, 16, 8, Kind, wmma::row_major>;
+  using Transposed = wmma::fragment<wmma::matrix_b, 16, 16, 8, Kind, wmma::col_major>;
+  using C = wmma::fragment<wmma::accumulator, 16, 16, 8, float>;
+  template <typename Operand> static __device__ inline void load(Operand &to, const float *from, int stride) {
+    wmma::load_matrix_sync(to, from, (unsigned)stride);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-      to.x[i] = rounded(to.x[i]);
+    for (int i = 0; i < (int)to.num_elements; i++)
+      to.x[i] = wmma::__float_to_tf32(to.x[i]);
   }
-  static __device__ inline void load_columns(B &to, const float *from, int stride) {
-    uint32_t x[4];
-    load_matrices(x, from + (lane() / 16 * 8 + lane() % 8) * stride + lane() / 8 % 2 * 4);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-      to.x[i / 2][i % 2] = rounded(x[i]);
+  static __device__ inline void load_transposed(Transposed &to, const float *from, int stride) {
+    load(to, from, stride);
   }
-  static __device__ inline void load_rows(B &to, const float *from, int stride) {
-    from += lane() % 4 * 2 * stride + lane() / 4;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-      to.x[i / 2][i % 2] = to_tf32(from[i % 2 * stride + i / 2 * 8]);
+  static __device__ inline void load(C &to, const float *from, int stride) {
+    wmma::load_matrix_sync(to, from, (unsigned)stride, wmma::mem_row_major);
   }
-  static __device__ inline A from_tiles(const float (*c)[4]) {
-    return A{{to_tf32(c[0][0]), to_tf32(c[0][2]), to_tf32(c[0][1]), to_tf32(c[0][3])}};
+  static __device__ inline void store(float *to, const C &from, int stride) {
+    wmma::store_matrix_sync(to, from, (unsigned)stride, wmma::mem_row_major);
   }
-  static __device__ inline void multiply(float (&c)[4], const A &a, const B &b, int side) {
-    multiply_add_tf32(c, a.x, b.x[side]);
+  static __device__ inline void clear(C &c) { wmma::fill_fragment(c, 0.0F); }
+  template <typename AnyB> static __device__ inline void multiply(C &c, const A &a, const AnyB &b) {
+    wmma::mma_sync(c, a, b, c);
   }
 };
 #endif
 
-/* f32 in FMA: a lane has whole rows of a and columns of b. */
-template <> struct Products<float> {
-  static constexpr int step = 8;
+/* A lane has rows lane / 4 and lane / 4 + 8 of c, and four columns from 4 (lane % 4) on. */
+template <> struct Fragments<float> {
+  static constexpr int step = 4;
   struct A {
-    float x[2][8]; /* [row][k] */
+    float x[2][4];
   };
   struct B {
-    float x[2][8][2]; /* [side][k][column] */
+    float x[4][4];
+  }; /* [k][column] */
+  struct Transposed {
+    float x[4][4];
   };
-  static __device__ inline int lane() { return (int)threadIdx.x % warp_size; }
-  static __device__ inline void read_8(float (&to)[8], const float *from) {
-    float4 low = *reinterpret_cast<const float4 *>(from), high = *reinterpret_cast<const float4 *>(from + 4);
-    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
-    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-  }
+  struct C {
+    float x[8];
+  };
+  static __device__ inline int row() { return (int)threadIdx.x % warp_size / 4; }
+  static __device__ inline int column() { return (int)threadIdx.x % 4 * 4; }
+  static __device__ inline float4 four(const float *from) { return *reinterpret_cast<const float4 *>(from); }
   static __device__ inline void load(A &to, const float *from, int stride) {
-    read_8(to.x[0], from + lane() / 4 * stride);
-    read_8(to.x[1], from + (lane() / 4 + 8) * stride);
-  }
-  static __device__ inline void load_columns(B &to, const float *from, int stride) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      float column[8];
-      read_8(column, from + (i / 2 * 8 + lane() % 4 * 2 + i % 2) * stride);
-#pragma unroll
-      for (int k = 0; k < 8; k++)
-        to.x[i / 2][k][i % 2] = column[k];
+    for (int i = 0; i < 2; i++) {
+      float4 at = four(from + (row() + 8 * i) * stride);
+      to.x[i][0] = at.x, to.x[i][1] = at.y, to.x[i][2] = at.z, to.x[i][3] = at.w;
     }
   }
-  static __device__ inline void load_rows(B &to, const float *from, int stride) {
+  static __device__ inline void load(B &to, const float *from, int stride) {
 #pragma unroll
-    for (int k = 0; k < 8; k++)
-#pragma unroll
-      for (int side = 0; side < 2; side++) {
-        float2 pair = *reinterpret_cast<const float2 *>(from + k * stride + side * 8 + lane() % 4 * 2);
-        to.x[side][k][0] = pair.x, to.x[side][k][1] = pair.y;
-      }
+    for (int k = 0; k < 4; k++) {
+      float4 at = four(from + k * stride + column());
+      to.x[k][0] = at.x, to.x[k][1] = at.y, to.x[k][2] = at.z, to.x[k][3] = at.w;
+    }
   }
-  static __device__ inline A from_tiles(const float (*c)[4]) {
-    A to;
+  static __device__ inline void load_transposed(Transposed &to, const float *from, int stride) {
 #pragma unroll
-    for (int k = 0; k < 8; k++)
-#pragma unroll
-      for (int row = 0; row < 2; row++)
-        to.x[row][k] = __shfl_sync(whole_warp, c[0][2 * row + k % 2], lane() / 4 * 4 + k / 2);
-    return to;
+    for (int j = 0; j < 4; j++) {
+      float4 at = four(from + (column() + j) * stride);
+      to.x[0][j] = at.x, to.x[1][j] = at.y, to.x[2][j] = at.z, to.x[3][j] = at.w;
+    }
   }
-  static __device__ inline void multiply(float (&c)[4], const A &a, const B &b, int side) {
+  static __device__ inline void load(C &to, const float *from, int stride) {
 #pragma unroll
-    for (int k = 0; k < 8; k++)
+    for (int i = 0; i < 8; i++)
+      to.x[i] = from[(row() + 8 * (i / 4)) * stride + column() + i % 4];
+  }
+  static __device__ inline void store(float *to, const C &from, int stride) {
 #pragma unroll
-      for (int i = 0; i < 4; i++)
-        c[i] = fmaf(a.x[i / 2][k], b.x[side][k][i % 2], c[i]);
+    for (int i = 0; i < 8; i++)
+      to[(row() + 8 * (i / 4)) * stride + column() + i % 4] = from.x[i];
+  }
+  static __device__ inline void clear(C &c) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      c.x[i] = 0.0F;
+  }
+  template <typename AnyB> static __device__ inline void multiply(C &c, const A &a, const AnyB &b) {
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+      for (int i = 0; i < 8; i++)
+        c.x[i] = fmaf(a.x[i / 4][k], b.x[k][i % 4], c.x[i]);
   }
 };
 
@@ -173,32 +164,53 @@ template <typename Kind> struct Memory { using Type = Kind; };
 template <> struct Memory<Tf32> { using Type = float; };
 
 /* Whether the architecture being compiled for has products of a kind: Turing has none of bf16 and TF32. */
-template <typename Kind> constexpr bool has_products = true;
+template <typename Kind> constexpr bool has_fragments = true;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-template <> constexpr bool has_products<bf16> = false;
-template <> constexpr bool has_products<Tf32> = false;
+template <> constexpr bool has_fragments<bf16> = false;
+template <> constexpr bool has_fragments<Tf32> = false;
 #endif
+
+/* Elements of c that a lane holds, and where they are: which is found out, since nothing says it. */
+constexpr int held = 8;
+struct Places {
+  uint32_t rows, columns; /* four bits each */
+  __device__ inline int row(int i) const { return (int)(rows >> (4 * i) & 15U); }
+  __device__ inline int column(int i) const { return (int)(columns >> (4 * i) & 15U); }
+};
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------- */
 
 /* Of a block's work, for heads of up to `padded` columns. */
 template <typename T, int padded> struct Sizes {
   static constexpr int warps = sizeof(T) == 4 ? 2 : 4, threads = warps * warp_size;
-  static constexpr int tall = 128 / padded; /* tiles one below the other that are a warp's rows */
-  static constexpr int wide = padded / 8;   /* tiles beside each other that are a head's columns */
+  static constexpr int tall = 128 / padded; /* fragments one below the other that are a warp's rows */
+  static constexpr int wide = padded / 16;  /* fragments beside each other that are a head's columns */
   static constexpr int rows = 16 * tall;    /* of a warp */
   static constexpr int block_rows = warps * rows;
+  static constexpr int blocks = sizeof(T) == 4 ? 4 : 3; /* on a multiprocessor, so many at least */
+  static constexpr int turns =
+      sizeof(T) == 4 || padded > 64 ? 1 : 2;       /* of loops over fragments, at once: registers end */
   static constexpr int skew = 16 / (int)sizeof(T); /* keeps rows apart in the banks of shared memory */
   static constexpr int pitch = padded + skew;
-  static constexpr int stages = sizeof(T) == 4 ? 1 : 2; /* tiles of the other side at once */
-  static constexpr int turns = sizeof(T) == 4 ? 1 : 2;  /* of sums over columns, at once: registers end */
-  static constexpr int keys = 32, others = 16;          /* rows of these tiles, forward and backward */
-  static_assert(8 * wide == padded && 2 * keys <= threads && others <= threads, "a thread has one's mask");
-  static constexpr size_t forward_bytes =
-      sizeof(T) * pitch * (block_rows + stages * 2 * keys) + sizeof(float) * 2 * keys;
+  /* Forward: keys of a tile, and its scores as f32, in whose place their probabilities come as T: those of 16
+   * keys begin where the scores of these keys did. */
+  static constexpr int keys = 32, score_pitch = keys + 4;
+  static constexpr int p_pitch = score_pitch * (4 / (int)sizeof(T)), p_group = 16 * (4 / (int)sizeof(T));
+  static_assert(16 * wide == padded && turns > 0 && 2 * p_group <= p_pitch, "tiles have their places");
+  static constexpr size_t forward_bytes = sizeof(T) * pitch * (block_rows + 2 * keys) +
+                                          sizeof(float) * (block_rows * score_pitch + 2 * keys + block_rows);
+  /* Backward: rows of a tile on the other side, and a warp's 16 columns of probabilities and gradients of
+   * scores, both in T. There its results pass through as f32, 16 columns at a time. */
+  static constexpr int others = 16, stages = sizeof(T) == 4 ? 1 : 2; /* tiles at once */
+  static constexpr int pair_pitch = 16 + skew, pair_elements = rows * pair_pitch;
+  static constexpr int result_pitch = 20;
+  static_assert(2 * pair_elements * sizeof(T) >= rows * result_pitch * sizeof(float), "results fit");
+  static constexpr int kept_words = 32; /* of 16 bits: a lane's */
   static constexpr size_t backward_bytes =
-      sizeof(T) * pitch * 2 * (block_rows + stages * others) + sizeof(float2) * 2 * others;
+      sizeof(T) * (pitch * 2 * (block_rows + stages * others) + warps * 2 * pair_elements) +
+      sizeof(float2) * (block_rows + 2 * others) + sizeof(uint16_t) * warps * kept_words;
 };
+
 template <typename Kind, int padded> using SizesOf = Sizes<typename Memory<Kind>::Type, padded>;
 
 /* ---- What kernels are given -------------------------------------------------------------------------------- */
@@ -298,41 +310,49 @@ __device__ inline void arrive() {
   __syncthreads();
 }
 
-/* A warp writes its rows, times a factor for each of the lane's: through shared memory of its own, where
- * another product's rows were. */
-template <typename T, int padded>
-__device__ inline void write_rows(T *to, int stride, T *own, const float (*from)[padded / 8][4],
-                                  const float (*factors)[2], int valid, int size, bool packs) {
-  using S = Sizes<T, padded>;
-  constexpr int each = pack_width<T>, across = padded / each, at_once = warp_size / across;
-  int lane = (int)threadIdx.x % warp_size;
-  __syncwarp();
+/* A warp writes `rows` rows of 16 columns of results, from column `first` of the head on. */
+template <typename T, int rows>
+__device__ inline void write_rows(T *to, int stride, const float *from, int pitch, float factor, int valid,
+                                  int first, int size, bool packs) {
+  constexpr int each = pack_width<T>, across = 16 / each, at_once = warp_size / across;
+  int lane = (int)threadIdx.x % warp_size, row = lane / across, column = lane % across * each;
+  from += row * pitch + column;
+  to += (int64_t)row * stride + first + column;
 #pragma unroll
-  for (int m = 0; m < S::tall; m++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      T *at = own + (16 * m + lane / 4 + i / 2 * 8) * S::pitch + lane % 4 * 2 + i % 2;
-#pragma unroll
-      for (int n = 0; n < S::wide; n++)
-        at[8 * n] = from_float<T>(from[m][n][i] * factors[m][i / 2]);
-    }
-  __syncwarp();
-  int row = lane / across, column = lane % across * each;
-  own += row * S::pitch + column;
-  to += (int64_t)row * stride + column;
-#pragma unroll
-  for (int turn = 0; turn < S::rows / at_once; turn++) {
-    if (row + turn * at_once >= valid || column >= size) continue;
-    const T *values = own + turn * at_once * S::pitch;
+  for (int turn = 0; turn < rows / at_once; turn++) {
+    if (row + turn * at_once >= valid || first + column >= size) continue;
+    const float *values = from + turn * at_once * pitch;
     T *at = to + (int64_t)turn * at_once * stride;
     if (packs) {
-      *reinterpret_cast<float4 *>(at) = *reinterpret_cast<const float4 *>(values);
+      Pack<T, each> pack;
+#pragma unroll
+      for (int j = 0; j < each; j++)
+        pack.at[j] = from_float<T>(values[j] * factor);
+      *reinterpret_cast<Pack<T, each> *>(at) = pack;
     } else {
 #pragma unroll 1
-      for (int j = 0; j < each && column + j < size; j++)
-        at[j] = values[j];
+      for (int j = 0; j < each && first + column + j < size; j++)
+        at[j] = from_float<T>(values[j] * factor);
     }
   }
+}
+
+/* scratch: of the warp, 16 rows. */
+template <typename Kind> __device__ inline Places find_places(float *scratch, int pitch) {
+  typename Fragments<Kind>::C numbers;
+  for (int i = (int)threadIdx.x % warp_size; i < 256; i += warp_size)
+    scratch[i / 16 * pitch + i % 16] = (float)i;
+  __syncwarp();
+  Fragments<Kind>::load(numbers, scratch, pitch);
+  __syncwarp();
+  Places places = {0, 0};
+#pragma unroll
+  for (int i = 0; i < held; i++) {
+    uint32_t number = (uint32_t)numbers.x[i];
+    places.rows |= number / 16 << (4 * i);
+    places.columns |= number % 16 << (4 * i);
+  }
+  return places;
 }
 
 /* ---- Probabilities ----------------------------------------------------------------------------------------- */
@@ -345,23 +365,19 @@ template <typename T> __device__ inline float shift_of(float value) {
 }
 template <typename T> __device__ inline float exponential(float score, float shift) {
   constexpr float log2_e = 1.44269504F;
-  return sizeof(T) == 4 ? expf(score - shift) : exp2_or_zero(fmaf(score, log2_e, -shift));
+  return sizeof(T) == 4 ? expf(score - shift) : exp2f(fmaf(score, log2_e, -shift));
 }
 
-/* Bits of the four elements of a block: whether dropout keeps them. */
-__device__ inline uint32_t draw_4(uint64_t key, uint64_t sample, uint64_t block, uint32_t limit) {
-  uint4 words = random_block(key, sample, block);
-  return (words.x > limit ? 1U : 0U) | (words.y > limit ? 2U : 0U) | (words.z > limit ? 4U : 0U) |
-         (words.w > limit ? 8U : 0U);
-}
 /* Bits of 16 elements from `first` on: whether dropout keeps them. */
 __device__ inline uint32_t draw_16(uint64_t key, uint64_t sample, uint64_t first, uint32_t limit) {
-  int before = (int)(first % 4);
+  int before = (int)(first % 4), blocks = before ? 5 : 4;
   uint32_t bits = 0;
-#pragma unroll
-  for (int i = 0; i < 4; i++)
-    bits |= draw_4(key, sample, first / 4 + (uint64_t)i, limit) << (4 * i);
-  if (before) bits |= draw_4(key, sample, first / 4 + 4, limit) << 16;
+  for (int i = 0; i < blocks; i++) {
+    uint4 words = random_block(key, sample, first / 4 + (uint64_t)i);
+    uint32_t kept = (words.x > limit ? 1U : 0U) | (words.y > limit ? 2U : 0U) | (words.z > limit ? 4U : 0U) |
+                    (words.w > limit ? 8U : 0U);
+    bits |= kept << (4 * i);
+  }
   return bits >> before & 0xFFFFU;
 }
 
@@ -385,173 +401,178 @@ __device__ inline uint64_t element_of(const Attention<T> &it, const Draws &draws
 template <typename Kind, int padded> __device__ inline void attend(const AttentionOf<Kind> &it) {
   using T = typename Memory<Kind>::Type;
   using S = Sizes<T, padded>;
-  using P = Products<Kind>;
-  constexpr int columns = S::keys / 8, steps = padded / P::step, tile = 2 * S::keys * S::pitch;
-  T *queries = shared_memory<T>(), *tiles = queries + S::block_rows * S::pitch;
-  float *added = reinterpret_cast<float *>(tiles + S::stages * tile);
-  int warp = (int)threadIdx.x / warp_size, lane = (int)threadIdx.x % warp_size, g = lane / 4, t = lane % 4;
+  using F = Fragments<Kind>;
+  constexpr int columns = S::keys / 16;                /* fragments of scores beside each other */
+  constexpr int share = S::keys * S::rows / warp_size; /* scores of a lane: a row's, or half of them */
+  T *queries = shared_memory<T>(), *keys = queries + S::block_rows * S::pitch,
+    *values = keys + S::keys * S::pitch;
+  float *all_scores = reinterpret_cast<float *>(values + S::keys * S::pitch);
+  float *added = all_scores + S::block_rows * S::score_pitch, *all_factors = added + 2 * S::keys;
+  int warp = (int)threadIdx.x / warp_size, lane = (int)threadIdx.x % warp_size;
+  float *scores = all_scores + warp * S::rows * S::score_pitch, *factors = all_factors + warp * S::rows;
+  T *p = reinterpret_cast<T *>(scores);
   Head head = head_of_block(it, S::block_rows);
   Draws draws = draws_of(it, head);
-  int first = head.first + warp * S::rows, stride = qkv_stride(it);
-  const T *all_keys = it.qkv + qkv_at(it, head, KEY, 0), *all_values = it.qkv + qkv_at(it, head, VALUE, 0);
-  auto read_tile = [&](T *to, int key) {
-    read_rows<T, S::keys, padded>(to, all_keys + (int64_t)key * stride, stride, it.length - key, it.size,
-                                  it.packs);
-    read_rows<T, S::keys, padded>(to + S::keys * S::pitch, all_values + (int64_t)key * stride, stride,
-                                  it.length - key, it.size, it.packs);
-  };
+  int first = head.first + warp * S::rows;
+  int row = lane % S::rows, from = lane / S::rows * share;
 
-  read_rows<T, S::block_rows, padded>(queries, it.qkv + qkv_at(it, head, QUERY, head.first), stride,
+  read_rows<T, S::block_rows, padded>(queries, it.qkv + qkv_at(it, head, QUERY, head.first), qkv_stride(it),
                                       it.length - head.first, it.size, it.packs);
-  read_tile(tiles, 0);
-  bool has_key = threadIdx.x < S::keys; /* of a tile, one */
-  if (has_key) added[threadIdx.x] = mask_of(it, head, (int)threadIdx.x);
   queries += warp * S::rows * S::pitch;
-  float results[S::tall][S::wide][4] = {};
-  float top[S::tall][2], sum[S::tall][2]; /* of rows g and g + 8; a sum of the lane's columns */
+  Places places = find_places<Kind>(scores, S::score_pitch);
+  typename F::C results[S::tall][S::wide];
 #pragma unroll
   for (int m = 0; m < S::tall; m++)
 #pragma unroll
-    for (int r = 0; r < 2; r++)
-      top[m][r] = -INFINITY, sum[m][r] = 0.0F;
+    for (int n = 0; n < S::wide; n++)
+      F::clear(results[m][n]);
+  float top = -INFINITY, sum = 0.0F; /* of the lane's row; the sum of its share */
 
-  for (int key = 0, stage = 0; key < it.length; key += S::keys, stage ^= 1) {
+  /* Values are on their way while scores are computed, the next keys from then on. */
+  const T *all_keys = it.qkv + qkv_at(it, head, KEY, 0), *all_values = it.qkv + qkv_at(it, head, VALUE, 0);
+  read_rows<T, S::keys, padded>(keys, all_keys, qkv_stride(it), it.length, it.size, it.packs);
+  if (threadIdx.x < S::keys) added[threadIdx.x] = mask_of(it, head, (int)threadIdx.x);
+  for (int key = 0; key < it.length; key += S::keys) {
     arrive();
-    const T *keys = tiles + stage % S::stages * tile, *values = keys + S::keys * S::pitch;
+    read_rows<T, S::keys, padded>(values, all_values + (int64_t)key * qkv_stride(it), qkv_stride(it),
+                                  it.length - key, it.size, it.packs);
     bool more = key + S::keys < it.length;
     float next_added = 0.0F;
-    if (more && S::stages == 2) read_tile(tiles + (stage ^ 1) * tile, key + S::keys);
-    if (more && has_key) next_added = mask_of(it, head, key + S::keys + (int)threadIdx.x);
-    float s[S::tall][columns][4] = {};
-#pragma unroll S::turns
-    for (int k = 0; k < steps; k++) {
-      typename P::A a[S::tall];
+    if (more && threadIdx.x < S::keys) next_added = mask_of(it, head, key + S::keys + (int)threadIdx.x);
+
+    {
+      typename F::C s[S::tall][columns];
 #pragma unroll
       for (int m = 0; m < S::tall; m++)
-        P::load(a[m], queries + 16 * m * S::pitch + k * P::step, S::pitch);
 #pragma unroll
-      for (int n = 0; n < columns; n += 2) {
-        typename P::B b;
-        P::load_columns(b, keys + 8 * n * S::pitch + k * P::step, S::pitch);
+        for (int n = 0; n < columns; n++)
+          F::clear(s[m][n]);
+#pragma unroll S::turns
+      for (int step = 0; step < padded; step += F::step) {
+        typename F::A a[S::tall];
+        typename F::Transposed b;
 #pragma unroll
         for (int m = 0; m < S::tall; m++)
+          F::load(a[m], queries + 16 * m * S::pitch + step, S::pitch);
 #pragma unroll
-          for (int side = 0; side < 2; side++)
-            P::multiply(s[m][n + side], a[m], b, side);
+        for (int n = 0; n < columns; n++) {
+          F::load_transposed(b, keys + 16 * n * S::pitch + step, S::pitch);
+#pragma unroll
+          for (int m = 0; m < S::tall; m++)
+            F::multiply(s[m][n], a[m], b);
+        }
       }
+#pragma unroll
+      for (int m = 0; m < S::tall; m++)
+#pragma unroll
+        for (int n = 0; n < columns; n++)
+          F::store(scores + 16 * m * S::score_pitch + 16 * n, s[m][n], S::score_pitch);
     }
+    arrive();
+    if (more) {
+      read_rows<T, S::keys, padded>(keys, all_keys + (int64_t)(key + S::keys) * qkv_stride(it),
+                                    qkv_stride(it), it.length - key - S::keys, it.size, it.packs);
+      if (threadIdx.x < S::keys) added[(key / S::keys + 1) % 2 * S::keys + (int)threadIdx.x] = next_added;
+    }
+    const float *added_now = added + key / S::keys % 2 * S::keys + from;
 
-    const float *added_now = added + stage * S::keys + 2 * t;
-    bool raised = false;
-    float factors[S::tall][2];
+    float z[share], high = top;
 #pragma unroll
-    for (int n = 0; n < columns; n++) {
-      float2 of_keys = *reinterpret_cast<const float2 *>(added_now + 8 * n);
-#pragma unroll
-      for (int m = 0; m < S::tall; m++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-          s[m][n][i] = fmaf(s[m][n][i], it.scale, i % 2 ? of_keys.y : of_keys.x);
+    for (int j = 0; j < share; j += 4) {
+      float4 s = *reinterpret_cast<const float4 *>(scores + row * S::score_pitch + from + j);
+      float4 m = *reinterpret_cast<const float4 *>(added_now + j);
+      z[j] = fmaf(s.x, it.scale, m.x), z[j + 1] = fmaf(s.y, it.scale, m.y);
+      z[j + 2] = fmaf(s.z, it.scale, m.z), z[j + 3] = fmaf(s.w, it.scale, m.w);
     }
 #pragma unroll
-    for (int m = 0; m < S::tall; m++)
+    for (int j = 0; j < share; j++)
+      high = fmaxf(high, z[j]);
+    if (S::rows < warp_size) high = fmaxf(high, __shfl_xor_sync(whole_warp, high, warp_size / 2));
+    /* Keys that are all masked out leave no maximum to subtract. */
+    float shift = shift_of<T>(high == -INFINITY ? 0.0F : high), factor = exponential<T>(top, shift);
+    sum *= factor;
+    top = high;
 #pragma unroll
-      for (int r = 0; r < 2; r++) {
-        float high = top[m][r];
-#pragma unroll
-        for (int n = 0; n < columns; n++)
-          high = fmaxf(high, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
-        high = fmaxf(high, __shfl_xor_sync(whole_warp, high, 1));
-        high = fmaxf(high, __shfl_xor_sync(whole_warp, high, 2));
-        /* Keys that are all masked out leave no maximum to subtract. */
-        float shift = shift_of<T>(high == -INFINITY ? 0.0F : high), factor = exponential<T>(top[m][r], shift);
-        top[m][r] = high;
-        sum[m][r] *= factor;
-        factors[m][r] = factor;
-        raised = raised || factor != 1.0F;
-#pragma unroll
-        for (int n = 0; n < columns; n++)
-#pragma unroll
-          for (int i = 2 * r; i < 2 * r + 2; i++) {
-            s[m][n][i] = exponential<T>(s[m][n][i], shift);
-            sum[m][r] += s[m][n][i];
-          }
-      }
-    if (__any_sync(whole_warp, raised)) {
-#pragma unroll
-      for (int m = 0; m < S::tall; m++)
-#pragma unroll
-        for (int n = 0; n < S::wide; n++)
-#pragma unroll
-          for (int i = 0; i < 4; i++)
-            results[m][n][i] *= factors[m][i / 2];
+    for (int j = 0; j < share; j++) {
+      z[j] = exponential<T>(z[j], shift);
+      sum += z[j];
     }
     if (it.drops) {
-      /* A lane draws for 32 keys of a row, or for 16. */
-      int row = lane % S::rows, from = lane / S::rows * 16;
-      uint64_t element = element_of(it, draws, first + row, key + from);
-      uint32_t kept = draw_16(draws.key, draws.sample, element, it.drop_limit) << from;
-      if (S::tall == 2) kept |= draw_16(draws.key, draws.sample, element + 16, it.drop_limit) << 16;
+#pragma unroll
+      for (int group = 0; group < share; group += 16) {
+        uint64_t element = element_of(it, draws, first + row, key + from + group);
+        uint32_t kept = draw_16(draws.key, draws.sample, element, it.drop_limit);
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+          if (!(kept >> j & 1U)) z[group + j] = 0.0F;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < share; j += pack_width<T>) {
+      Pack<T, pack_width<T>> pack;
+#pragma unroll
+      for (int i = 0; i < pack_width<T>; i++)
+        pack.at[i] = from_float<T>(z[j + i]);
+      T *to = p + row * S::p_pitch + (from + j) / 16 * S::p_group + j % 16;
+      *reinterpret_cast<Pack<T, pack_width<T>> *>(to) = pack;
+    }
+    bool raised = __any_sync(whole_warp, factor != 1.0F);
+    if (raised && lane < S::rows) factors[row] = factor;
+    __syncwarp();
+    if (raised) {
 #pragma unroll
       for (int m = 0; m < S::tall; m++)
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-          uint32_t bits = __shfl_sync(whole_warp, kept, 16 * m + g + 8 * r);
-          if (S::tall == 1) bits |= __shfl_sync(whole_warp, kept, 16 + g + 8 * r);
-          bits >>= 2 * t;
+        for (int i = 0; i < held; i++) {
+          float of_row = factors[16 * m + places.row(i)];
 #pragma unroll
-          for (int n = 0; n < columns; n++) {
-            if (!(bits >> (8 * n) & 1U)) s[m][n][2 * r] = 0.0F;
-            if (!(bits >> (8 * n) & 2U)) s[m][n][2 * r + 1] = 0.0F;
-          }
+          for (int n = 0; n < S::wide; n++)
+            results[m][n].x[i] *= of_row;
         }
     }
 
-#pragma unroll
-    for (int k = 0; k < S::keys / P::step; k++) {
-      typename P::A a[S::tall];
+#pragma unroll S::turns
+    for (int step = 0; step < S::keys; step += F::step) {
+      typename F::A a[S::tall];
+      typename F::B b;
 #pragma unroll
       for (int m = 0; m < S::tall; m++)
-        a[m] = P::from_tiles(&s[m][k * P::step / 8]);
+        F::load(a[m], p + 16 * m * S::p_pitch + step / 16 * S::p_group + step % 16, S::p_pitch);
 #pragma unroll
-      for (int n = 0; n < S::wide; n += 2) {
-        typename P::B b;
-        P::load_rows(b, values + k * P::step * S::pitch + 8 * n, S::pitch);
+      for (int n = 0; n < S::wide; n++) {
+        F::load(b, values + step * S::pitch + 16 * n, S::pitch);
 #pragma unroll
         for (int m = 0; m < S::tall; m++)
-#pragma unroll
-          for (int side = 0; side < 2; side++)
-            P::multiply(results[m][n + side], a[m], b, side);
+          F::multiply(results[m][n], a[m], b);
       }
-    }
-    if (more && has_key) added[(stage ^ 1) * S::keys + (int)threadIdx.x] = next_added;
-    if (more && S::stages == 1) {
-      __syncthreads();
-      read_tile(tiles, key + S::keys);
     }
   }
 
-  float factors[S::tall][2];
+  if (S::rows < warp_size) sum += __shfl_xor_sync(whole_warp, sum, warp_size / 2);
+  if (it.lse_out != nullptr && lane < S::rows && first + row < it.length)
+    it.lse_out[lse_at(it, head, first + row)] = top + logf(sum);
+  __syncwarp();
+  if (lane < S::rows) factors[row] = it.keep_scale / sum;
 #pragma unroll
-  for (int m = 0; m < S::tall; m++)
+  for (int n = 0; n < S::wide; n++) {
+    __syncwarp();
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      float all = sum[m][r];
-      all += __shfl_xor_sync(whole_warp, all, 1);
-      all += __shfl_xor_sync(whole_warp, all, 2);
-      factors[m][r] = it.keep_scale / all;
-      int row = first + 16 * m + g + 8 * r;
-      if (it.lse_out != nullptr && t == 0 && row < it.length)
-        it.lse_out[lse_at(it, head, row)] = top[m][r] + logf(all);
+    for (int m = 0; m < S::tall; m++) {
+#pragma unroll
+      for (int i = 0; i < held; i++)
+        results[m][n].x[i] *= factors[16 * m + places.row(i)];
+      F::store(scores + 16 * m * S::score_pitch, results[m][n], S::score_pitch);
     }
-  write_rows<T, padded>(it.out + y_at(it, head, first), y_stride(it), queries, results, factors,
-                        it.length - first, it.size, it.packs);
+    __syncwarp();
+    write_rows<T, S::rows>(it.out + y_at(it, head, first), y_stride(it), scores, S::score_pitch, 1.0F,
+                           it.length - first, 16 * n, it.size, it.packs);
+  }
 }
 
 template <typename Kind, int padded>
-__global__ void __launch_bounds__(SizesOf<Kind, padded>::threads, SizesOf<Kind, padded>::warps < 4 ? 4 : 3)
+__global__ void __launch_bounds__(SizesOf<Kind, padded>::threads, SizesOf<Kind, padded>::blocks)
     attention_forward(AttentionOf<Kind> it) {
-  if constexpr (has_products<Kind>) attend<Kind, padded>(it);
+  if constexpr (has_fragments<Kind>) attend<Kind, padded>(it);
 }
 
 /* ---- Backward ---------------------------------------------------------------------------------------------- */
@@ -587,6 +608,25 @@ template <typename T> __global__ void __launch_bounds__(delta_threads) attention
   it.delta[lse_at(it, head, (int)(token % it.length))] = sum;
 }
 
+/* Writes a warp's rows, from `first` on, of a head's dq, dk or dv. */
+template <typename Kind, int padded>
+__device__ inline void write_gradient(const AttentionOf<Kind> &it,
+                                      typename Fragments<Kind>::C (&from)[128 / padded][padded / 16],
+                                      float *scratch, float factor, Head head, Part part, int first) {
+  using T = typename Memory<Kind>::Type;
+  using S = Sizes<T, padded>;
+#pragma unroll
+  for (int n = 0; n < S::wide; n++) {
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < S::tall; m++)
+      Fragments<Kind>::store(scratch + 16 * m * S::result_pitch, from[m][n], S::result_pitch);
+    __syncwarp();
+    write_rows<T, S::rows>(it.out + qkv_at(it, head, part, first), qkv_stride(it), scratch, S::result_pitch,
+                           factor, it.length - first, 16 * n, it.size, it.packs);
+  }
+}
+
 /* A key's mask, or a query's shift and delta. Queries that are not there have no probabilities. */
 template <typename T, bool key>
 __device__ inline float2 stats_of(const Attention<T> &it, Head head, int row) {
@@ -597,19 +637,29 @@ __device__ inline float2 stats_of(const Attention<T> &it, Head head, int row) {
 
 /* The block's rows are keys, with their values, or queries, with their dy; tiles of the others pass by. For
  * both scores are rows times others, and gradients of probabilities are values of the rows times those of the
- * others. */
+ * others.
+ */
 template <typename Kind, int padded, bool of_keys>
 __device__ inline void differentiate(const AttentionOf<Kind> &it) {
   using T = typename Memory<Kind>::Type;
   using S = Sizes<T, padded>;
-  using P = Products<Kind>;
-  constexpr int tile = 2 * S::others * S::pitch;
+  using F = Fragments<Kind>;
   T *rows = shared_memory<T>(), *row_values = rows + S::block_rows * S::pitch;
   T *tiles = row_values + S::block_rows * S::pitch; /* others and their values, of each stage */
-  float2 *tile_stats = reinterpret_cast<float2 *>(tiles + S::stages * tile);
-  int warp = (int)threadIdx.x / warp_size, lane = (int)threadIdx.x % warp_size, g = lane / 4, t = lane % 4;
+  constexpr int tile = 2 * S::others * S::pitch;
+  T *pairs = tiles + S::stages * tile;
+  float2 *tile_stats = reinterpret_cast<float2 *>(pairs + S::warps * 2 * S::pair_elements);
+  float2 *all_row_stats = tile_stats + 2 * S::others;
+  uint16_t *kept = reinterpret_cast<uint16_t *>(all_row_stats + S::block_rows);
+  int warp = (int)threadIdx.x / warp_size, lane = (int)threadIdx.x % warp_size;
+  T *p = pairs + warp * 2 * S::pair_elements, *ds = p + S::pair_elements;
+  float *scratch = reinterpret_cast<float *>(p);
+  const float2 *row_stats = all_row_stats + warp * S::rows;
+  kept += warp * S::kept_words;
   Head head = head_of_block(it, S::block_rows);
   int first = head.first + warp * S::rows;
+  constexpr Part row_part = of_keys ? KEY : QUERY;
+
   const T *q = it.qkv + qkv_at(it, head, QUERY, 0), *k = it.qkv + qkv_at(it, head, KEY, 0);
   const T *v = it.qkv + qkv_at(it, head, VALUE, 0), *dy = it.dy + y_at(it, head, 0);
   const T *of_rows = of_keys ? k : q, *of_row_values = of_keys ? v : dy;
@@ -628,19 +678,23 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
   read_rows<T, S::block_rows, padded>(row_values, of_row_values + (int64_t)head.first * row_value_stride,
                                       row_value_stride, it.length - head.first, it.size, it.packs);
   read_tile(tiles, 0);
+  for (int i = (int)threadIdx.x; i < S::block_rows; i += S::threads)
+    all_row_stats[i] = stats_of<T, of_keys>(it, head, head.first + i);
   bool has_stats = threadIdx.x < S::others; /* of a tile's rows, one */
   if (has_stats) tile_stats[threadIdx.x] = stats_of<T, !of_keys>(it, head, (int)threadIdx.x);
   rows += warp * S::rows * S::pitch;
   row_values += warp * S::rows * S::pitch;
-  float2 row_stats[S::tall][2];
+  Places places = find_places<Kind>(scratch, S::result_pitch);
+
+  /* Of rows, and of row_values where these are a key's. */
+  typename F::C gradient[S::tall][S::wide], value_gradient[of_keys ? S::tall : 1][of_keys ? S::wide : 1];
 #pragma unroll
   for (int m = 0; m < S::tall; m++)
 #pragma unroll
-    for (int r = 0; r < 2; r++)
-      row_stats[m][r] = stats_of<T, of_keys>(it, head, first + 16 * m + g + 8 * r);
-  /* Of rows, and of row_values where these are a key's. */
-  float gradient[S::tall][S::wide][4] = {};
-  float value_gradient[of_keys ? S::tall : 1][of_keys ? S::wide : 1][4] = {};
+    for (int n = 0; n < S::wide; n++) {
+      F::clear(gradient[m][n]);
+      if constexpr (of_keys) F::clear(value_gradient[m][n]);
+    }
 
   for (int other = 0, stage = 0; other < it.length; other += S::others, stage ^= 1) {
     arrive();
@@ -650,97 +704,87 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
     float2 next_stats = {0.0F, 0.0F};
     if (more && S::stages == 2) read_tile(tiles + (stage ^ 1) * tile, other + S::others);
     if (more && has_stats) next_stats = stats_of<T, !of_keys>(it, head, other + S::others + (int)threadIdx.x);
-
-    float s[S::tall][2][4] = {}, dp[S::tall][2][4] = {};
-#pragma unroll S::turns
-    for (int step = 0; step < padded; step += P::step) {
-      typename P::A a;
-      typename P::B b;
-      P::load_columns(b, others + step, S::pitch);
-#pragma unroll
-      for (int m = 0; m < S::tall; m++) {
-        P::load(a, rows + 16 * m * S::pitch + step, S::pitch);
-#pragma unroll
-        for (int side = 0; side < 2; side++)
-          P::multiply(s[m][side], a, b, side);
-      }
-      P::load_columns(b, other_values + step, S::pitch);
-#pragma unroll
-      for (int m = 0; m < S::tall; m++) {
-        P::load(a, row_values + 16 * m * S::pitch + step, S::pitch);
-#pragma unroll
-        for (int side = 0; side < 2; side++)
-          P::multiply(dp[m][side], a, b, side);
-      }
-    }
-
-    /* Bits of whether dropout keeps a lane's probabilities, by their places in s. */
-    uint32_t kept = 0xFFFFFFFFU;
     if (it.drops) {
-      /* A lane draws for 16 keys of a query. */
-      constexpr int queries = of_keys ? S::others : S::rows;
+      /* 16 keys of a query each: [query], or [key / 16][query]. */
+      constexpr int queries = of_keys ? S::others : S::rows, groups = of_keys ? S::tall : 1;
       Draws draws = draws_of(it, head);
-      uint64_t element = element_of(it, draws, (of_keys ? other : first) + lane % queries,
-                                    (of_keys ? first : other) + lane / queries * 16);
-      uint32_t drawn = lane < S::rows ? draw_16(draws.key, draws.sample, element, it.drop_limit) : 0U;
-      kept = 0;
-#pragma unroll
-      for (int m = 0; m < S::tall; m++)
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            int row = g + i / 2 * 8, column = 8 * n + 2 * t + i % 2;
-            uint32_t bits = __shfl_sync(whole_warp, drawn, 16 * m + (of_keys ? column : row));
-            kept |= (bits >> (of_keys ? row : column) & 1U) << (8 * m + 4 * n + i);
-          }
+      int first_query = of_keys ? other : first, first_key = of_keys ? first : other;
+      if (lane < queries * groups) {
+        uint64_t element =
+            element_of(it, draws, first_query + lane % queries, first_key + lane / queries * 16);
+        kept[lane] = (uint16_t)draw_16(draws.key, draws.sample, element, it.drop_limit);
+      }
     }
+    typename F::C s[S::tall], dp[S::tall];
 #pragma unroll
-    for (int n = 0; n < 2; n++) {
-      float4 stats = *reinterpret_cast<const float4 *>(other_stats + 8 * n + 2 * t);
+    for (int m = 0; m < S::tall; m++) {
+      F::clear(s[m]);
+      F::clear(dp[m]);
+    }
+#pragma unroll of_keys ? 1 : S::turns
+    for (int step = 0; step < padded; step += F::step) {
+      typename F::A a;
+      typename F::Transposed b;
+      F::load_transposed(b, others + step, S::pitch);
 #pragma unroll
-      for (int m = 0; m < S::tall; m++)
+      for (int m = 0; m < S::tall; m++) {
+        F::load(a, rows + 16 * m * S::pitch + step, S::pitch);
+        F::multiply(s[m], a, b);
+      }
+      F::load_transposed(b, other_values + step, S::pitch);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-          float2 of_other = i % 2 ? float2{stats.z, stats.w} : float2{stats.x, stats.y};
-          float2 of_key = of_keys ? row_stats[m][i / 2] : of_other;
-          float2 of_query = of_keys ? of_other : row_stats[m][i / 2];
-          float keep = kept >> (8 * m + 4 * n + i) & 1U ? it.keep_scale : 0.0F;
-          float probability = exponential<T>(fmaf(s[m][n][i], it.scale, of_key.x), of_query.x);
-          s[m][n][i] = keep * probability;
-          dp[m][n][i] = probability * fmaf(keep, dp[m][n][i], -of_query.y);
+      for (int m = 0; m < S::tall; m++) {
+        F::load(a, row_values + 16 * m * S::pitch + step, S::pitch);
+        F::multiply(dp[m], a, b);
+      }
+    }
+    __syncwarp(); /* the tile before has been read */
+#pragma unroll
+    for (int i = 0; i < held; i++) {
+      int row = places.row(i), column = places.column(i);
+      float2 of_other = other_stats[column];
+#pragma unroll
+      for (int m = 0; m < S::tall; m++) {
+        float2 of_row = row_stats[16 * m + row], of_key = of_keys ? of_row : of_other;
+        float2 of_query = of_keys ? of_other : of_row;
+        float keep = it.keep_scale;
+        if (it.drops) {
+          uint32_t bits =
+              of_keys ? (uint32_t)kept[16 * m + column] >> row : (uint32_t)kept[16 * m + row] >> column;
+          if (!(bits & 1U)) keep = 0.0F;
         }
+        float probability = exponential<T>(fmaf(s[m].x[i], it.scale, of_key.x), of_query.x);
+        int at = (16 * m + row) * S::pair_pitch + column;
+        if constexpr (of_keys) p[at] = from_float<T>(keep * probability);
+        ds[at] = from_float<T>(probability * fmaf(keep, dp[m].x[i], -of_query.y));
+      }
     }
-#pragma unroll
-    for (int k16 = 0; k16 < S::others / P::step; k16++) {
-      typename P::A a[S::tall];
-      typename P::B b;
-      int step = k16 * P::step;
+    __syncwarp();
+#pragma unroll 1
+    for (int step = 0; step < 16; step += F::step) {
+      typename F::A a[S::tall];
+      typename F::B b;
       if constexpr (of_keys) {
 #pragma unroll
         for (int m = 0; m < S::tall; m++)
-          a[m] = P::from_tiles(&s[m][step / 8]);
+          F::load(a[m], p + 16 * m * S::pair_pitch + step, S::pair_pitch);
 #pragma unroll
-        for (int w = 0; w < S::wide; w += 2) {
-          P::load_rows(b, other_values + step * S::pitch + 8 * w, S::pitch);
+        for (int w = 0; w < S::wide; w++) {
+          F::load(b, other_values + step * S::pitch + 16 * w, S::pitch);
 #pragma unroll
           for (int m = 0; m < S::tall; m++)
-#pragma unroll
-            for (int side = 0; side < 2; side++)
-              P::multiply(value_gradient[m][w + side], a[m], b, side);
+            F::multiply(value_gradient[m][w], a[m], b);
         }
       }
 #pragma unroll
       for (int m = 0; m < S::tall; m++)
-        a[m] = P::from_tiles(&dp[m][step / 8]);
+        F::load(a[m], ds + 16 * m * S::pair_pitch + step, S::pair_pitch);
 #pragma unroll
-      for (int w = 0; w < S::wide; w += 2) {
-        P::load_rows(b, others + step * S::pitch + 8 * w, S::pitch);
+      for (int w = 0; w < S::wide; w++) {
+        F::load(b, others + step * S::pitch + 16 * w, S::pitch);
 #pragma unroll
         for (int m = 0; m < S::tall; m++)
-#pragma unroll
-          for (int side = 0; side < 2; side++)
-            P::multiply(gradient[m][w + side], a[m], b, side);
+          F::multiply(gradient[m][w], a[m], b);
       }
     }
     if (more && has_stats) tile_stats[(stage ^ 1) * S::others + (int)threadIdx.x] = next_stats;
@@ -749,27 +793,15 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
       read_tile(tiles, other + S::others);
     }
   }
-
-  float factors[S::tall][2];
-#pragma unroll
-  for (int m = 0; m < S::tall; m++)
-    factors[m][0] = factors[m][1] = it.scale;
-  write_rows<T, padded>(it.out + qkv_at(it, head, of_keys ? KEY : QUERY, first), stride, rows, gradient,
-                        factors, it.length - first, it.size, it.packs);
-  if constexpr (of_keys) {
-#pragma unroll
-    for (int m = 0; m < S::tall; m++)
-      factors[m][0] = factors[m][1] = 1.0F;
-    write_rows<T, padded>(it.out + qkv_at(it, head, VALUE, first), stride, row_values, value_gradient,
-                          factors, it.length - first, it.size, it.packs);
-  }
+  write_gradient<Kind, padded>(it, gradient, scratch, it.scale, head, row_part, first);
+  if constexpr (of_keys) write_gradient<Kind, padded>(it, value_gradient, scratch, 1.0F, head, VALUE, first);
 }
 
 template <typename Kind, int padded, bool of_keys>
 __global__ void __launch_bounds__(SizesOf<Kind, padded>::threads,
                                   of_keys || SizesOf<Kind, padded>::warps < 4 ? 2 : 3)
     attention_backward(AttentionOf<Kind> it) {
-  if constexpr (has_products<Kind>) differentiate<Kind, padded, of_keys>(it);
+  if constexpr (has_fragments<Kind>) differentiate<Kind, padded, of_keys>(it);
 }
 
 /* ---- The ops ----------------------------------------------------------------------------------------------- */
