@@ -324,14 +324,25 @@ static bool is_compiled_late(const Candidate *candidate) {
   return false;
 }
 
+/* A card that is only described, which cuDNN takes from 9.8 on. */
+static void set_card(CudnnDescriptors *all, cudnnBackendDescriptor_t of, const CudnnTarget *target,
+                     bool is_plan) {
+#if CUDNN_VERSION >= 90800
+  if (target->properties)
+    set_descriptor(all, of, is_plan ? CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP : CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
+                   target->properties);
+#else
+  (void)all, (void)of, (void)target, (void)is_plan;
+#endif
+}
+
 /* Heuristics propose more than can be built. */
 static bool is_built(const CudnnTarget *target, Candidate *candidate) {
   int64_t one = 0;
   CudnnDescriptors own = {.status = CUDNN_STATUS_SUCCESS};
   candidate->plan = begin(&own, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   set_descriptor(&own, candidate->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, candidate->settings);
-  if (target->properties)
-    set_descriptor(&own, candidate->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target->properties);
+  set_card(&own, candidate->plan, target, true);
   finish(&own, candidate->plan, "finalizing a plan");
   return own.status == CUDNN_STATUS_SUCCESS && get(candidate->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                                    CUDNN_TYPE_INT64, 1, &one, &candidate->workspace_bytes);
@@ -345,8 +356,7 @@ static int64_t propose(const CudnnTarget *target, CudnnDescriptors *all, cudnnBa
   cudnnBackendDescriptor_t heuristics = begin(all, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   set_descriptor(all, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   set(all, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-  if (target->properties)
-    set_descriptor(all, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target->properties);
+  set_card(all, heuristics, target, false);
   /* A mode that knows nothing of a graph is no failure. */
   if (all->status != CUDNN_STATUS_SUCCESS || cudnnBackendFinalize(heuristics) != CUDNN_STATUS_SUCCESS)
     return 0;

@@ -211,6 +211,7 @@ static const Card cards[] = {{"T4", 750, 40, 16, 1024, 65536, 4 << 20, 16LL << 3
                              {"A100", 800, 108, 32, 2048, 166912, 40 << 20, 80LL << 30},
                              {"H200", 900, 132, 32, 2048, 232448, 50 << 20, 140LL << 30}};
 
+#if CUDNN_VERSION >= 90800
 /* NULL where the library knows no such thing. */
 static cudnnBackendDescriptor_t describe_card(const Card *card) {
   char text[1024];
@@ -237,6 +238,12 @@ static cudnnBackendDescriptor_t describe_card(const Card *card) {
   (void)cudnnBackendDestroyDescriptor(properties);
   return NULL;
 }
+#else
+static cudnnBackendDescriptor_t describe_card(const Card *card) {
+  (void)card;
+  return NULL;
+}
+#endif
 
 /* Of the models, at full size. */
 static const Case layers[] = {

@@ -592,8 +592,8 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream) {
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t *descriptor) {
-  if (type == CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)
-    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this double has the one card");
+  if (type > CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this double knows convolutions and what ends them");
   *descriptor = new Reference(new Descriptor{type, false, {}});
   return CUDNN_STATUS_SUCCESS;
 }
