@@ -12,6 +12,7 @@ function(vramlab_carried target file)
 endfunction()
 
 vramlab_carried(hdf5 libhdf5.a "${carried}/lib/libsz.a" "${carried}/lib/libaec.a" "${carried}/lib/libz.a" ${CMAKE_DL_LIBS} m)
+set(VRAMLAB_HDF5_HL "${carried}/lib/libhdf5_hl.a" CACHE FILEPATH "HDF5's high-level library")
 vramlab_carried(yaml libyaml.a)
 vramlab_carried(jansson libjansson.a)
 vramlab_carried(hwloc libhwloc.a m)
