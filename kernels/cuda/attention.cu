@@ -208,7 +208,8 @@ template <typename T, int padded> struct Sizes {
   static constexpr int kept_words = 32; /* of 16 bits: a lane's */
   static constexpr size_t backward_bytes =
       sizeof(T) * (pitch * 2 * (block_rows + stages * others) + warps * 2 * pair_elements) +
-      sizeof(float2) * (block_rows + 2 * others) + sizeof(uint16_t) * warps * kept_words;
+      sizeof(float2) * (block_rows + 2 * others) + sizeof(uint16_t) * warps * kept_words +
+      sizeof(Places) * threads;
 };
 
 template <typename Kind, int padded> using SizesOf = Sizes<typename Memory<Kind>::Type, padded>;
@@ -368,16 +369,20 @@ template <typename T> __device__ inline float exponential(float score, float shi
   return sizeof(T) == 4 ? expf(score - shift) : exp2f(fmaf(score, log2_e, -shift));
 }
 
-/* Bits of 16 elements from `first` on: whether dropout keeps them. */
+/* Bits of the four elements of a block: whether dropout keeps them. */
+__device__ inline uint32_t draw_4(uint64_t key, uint64_t sample, uint64_t block, uint32_t limit) {
+  uint4 words = random_block(key, sample, block);
+  return (words.x > limit ? 1U : 0U) | (words.y > limit ? 2U : 0U) | (words.z > limit ? 4U : 0U) |
+         (words.w > limit ? 8U : 0U);
+}
+/* Bits of 16 elements from `first` on: four blocks side by side, and one more where they begin within one. */
 __device__ inline uint32_t draw_16(uint64_t key, uint64_t sample, uint64_t first, uint32_t limit) {
-  int before = (int)(first % 4), blocks = before ? 5 : 4;
+  int before = (int)(first % 4);
   uint32_t bits = 0;
-  for (int i = 0; i < blocks; i++) {
-    uint4 words = random_block(key, sample, first / 4 + (uint64_t)i);
-    uint32_t kept = (words.x > limit ? 1U : 0U) | (words.y > limit ? 2U : 0U) | (words.z > limit ? 4U : 0U) |
-                    (words.w > limit ? 8U : 0U);
-    bits |= kept << (4 * i);
-  }
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    bits |= draw_4(key, sample, first / 4 + (uint64_t)i, limit) << (4 * i);
+  if (before) bits |= draw_4(key, sample, first / 4 + 4, limit) << 16;
   return bits >> before & 0xFFFFU;
 }
 
@@ -440,6 +445,15 @@ template <typename Kind, int padded> __device__ inline void attend(const Attenti
     float next_added = 0.0F;
     if (more && threadIdx.x < S::keys) next_added = mask_of(it, head, key + S::keys + (int)threadIdx.x);
 
+    /* Drawn while registers are free. */
+    uint32_t kept = 0;
+    if (it.drops) {
+#pragma unroll
+      for (int group = 0; group < share; group += 16)
+        kept |= draw_16(draws.key, draws.sample, element_of(it, draws, first + row, key + from + group),
+                        it.drop_limit)
+                << group;
+    }
     {
       typename F::C s[S::tall][columns];
 #pragma unroll
@@ -499,13 +513,8 @@ template <typename Kind, int padded> __device__ inline void attend(const Attenti
     }
     if (it.drops) {
 #pragma unroll
-      for (int group = 0; group < share; group += 16) {
-        uint64_t element = element_of(it, draws, first + row, key + from + group);
-        uint32_t kept = draw_16(draws.key, draws.sample, element, it.drop_limit);
-#pragma unroll
-        for (int j = 0; j < 16; j++)
-          if (!(kept >> j & 1U)) z[group + j] = 0.0F;
-      }
+      for (int j = 0; j < share; j++)
+        if (!(kept >> j & 1U)) z[j] = 0.0F;
     }
 #pragma unroll
     for (int j = 0; j < share; j += pack_width<T>) {
@@ -650,12 +659,12 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
   T *pairs = tiles + S::stages * tile;
   float2 *tile_stats = reinterpret_cast<float2 *>(pairs + S::warps * 2 * S::pair_elements);
   float2 *all_row_stats = tile_stats + 2 * S::others;
-  uint16_t *kept = reinterpret_cast<uint16_t *>(all_row_stats + S::block_rows);
+  uint16_t *all_kept = reinterpret_cast<uint16_t *>(all_row_stats + S::block_rows);
   int warp = (int)threadIdx.x / warp_size, lane = (int)threadIdx.x % warp_size;
   T *p = pairs + warp * 2 * S::pair_elements, *ds = p + S::pair_elements;
   float *scratch = reinterpret_cast<float *>(p);
   const float2 *row_stats = all_row_stats + warp * S::rows;
-  kept += warp * S::kept_words;
+  uint16_t *kept = all_kept + warp * S::kept_words;
   Head head = head_of_block(it, S::block_rows);
   int first = head.first + warp * S::rows;
   constexpr Part row_part = of_keys ? KEY : QUERY;
@@ -684,7 +693,9 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
   if (has_stats) tile_stats[threadIdx.x] = stats_of<T, !of_keys>(it, head, (int)threadIdx.x);
   rows += warp * S::rows * S::pitch;
   row_values += warp * S::rows * S::pitch;
-  Places places = find_places<Kind>(scratch, S::result_pitch);
+  /* In shared memory, since addresses made of them once would take more registers than there are. */
+  Places *own_places = reinterpret_cast<Places *>(all_kept + S::warps * S::kept_words) + threadIdx.x;
+  *own_places = find_places<Kind>(scratch, S::result_pitch);
 
   /* Of rows, and of row_values where these are a key's. */
   typename F::C gradient[S::tall][S::wide], value_gradient[of_keys ? S::tall : 1][of_keys ? S::wide : 1];
@@ -739,6 +750,7 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
       }
     }
     __syncwarp(); /* the tile before has been read */
+    Places places = *own_places;
 #pragma unroll
     for (int i = 0; i < held; i++) {
       int row = places.row(i), column = places.column(i);
