@@ -68,6 +68,18 @@ static inline DeviceReadings vl_no_readings(void) {
                           .mig = -1};
 }
 
+/* What the vendor's own tracing (CUPTI) has seen since the device was opened with DeviceOptions.cross_check:
+ * every allocation of the card's memory, those that libraries make by themselves among them, and every
+ * kernel.
+ */
+typedef struct DeviceCrossCheck {
+  int64_t peak_bytes, live_bytes; /* of the card's memory, the context's own excepted */
+  int64_t own_bytes;              /* of live_bytes: what the backend itself holds beside the heaps */
+  int64_t allocations;
+  int64_t kernels, kernel_ns; /* the sum of their times */
+  int64_t dropped;            /* records that were lost: the other figures lack them */
+} DeviceCrossCheck;
+
 typedef struct DeviceInterface {
   /* -- describe: needs no hardware where the library allows ------------------------------------------ */
   void (*describe)(const Device *device, DeviceDescription *description);
@@ -137,6 +149,9 @@ typedef struct DeviceInterface {
   int64_t (*driver_peak_bytes)(Device *device, bool reset);
   /* Optional: what the card's management library says now. Slow (a millisecond): not within a timed step. */
   void (*read)(Device *device, DeviceReadings *readings);
+  /* Optional: waits for what was launched and tells what was traced so far; for devices opened with
+   * DeviceOptions.cross_check. */
+  Status (*cross_check)(Device *device, DeviceCrossCheck *check);
   void (*close)(Device *device);
 } DeviceInterface;
 
@@ -145,13 +160,14 @@ struct Device {
 };
 
 typedef struct DeviceOptions {
-  int32_t threads;               /* 0: all */
-  bool low_end;                  /* plan with a profile: the lower ends of its intervals, not the upper */
-  bool unlimited;                /* plan with a profile: its memory does not end */
-  bool tf32;                     /* fp32 products in TF32, where has_tf32 says that the device can */
-  bool deterministic;            /* no algorithm whose sums depend on timing */
-  bool timed;                    /* algorithms are chosen by trial, where has_trials says that they can be */
-  const char *profile;           /* plan only: a profile's name, or NULL: the machine's cpu */
+  int32_t threads;     /* 0: all */
+  bool low_end;        /* plan with a profile: the lower ends of its intervals, not the upper */
+  bool unlimited;      /* plan with a profile: its memory does not end */
+  bool tf32;           /* fp32 products in TF32, where has_tf32 says that the device can */
+  bool deterministic;  /* no algorithm whose sums depend on timing */
+  bool timed;          /* algorithms are chosen by trial, where has_trials says that they can be */
+  bool cross_check;    /* its interface's cross_check will be asked; nothing is at full speed then */
+  const char *profile; /* plan only: a profile's name, or NULL: the machine's cpu */
   const char *profile_directory; /* NULL: the installed ones */
   const char *offload_directory; /* cpu: where the file of the offload tier is; NULL: TMPDIR, else /tmp */
 } DeviceOptions;
@@ -165,10 +181,20 @@ void vl_device_close(Device **device);
 
 /* Sizes of what crosses between program and module: a module built from other headers is refused, not run. */
 static inline uint64_t vl_device_interface(void) {
-  const size_t sizes[] = {
-      sizeof(Status), sizeof(Tensor),        sizeof(Storage),           sizeof(Node),
-      sizeof(Op),     sizeof(OpParams),      sizeof(LaunchContext),     sizeof(Backing),
-      DTYPE_COUNT,    sizeof(DeviceOptions), sizeof(DeviceDescription), sizeof(DeviceInterface)};
+  const size_t sizes[] = {sizeof(Status),
+                          sizeof(Tensor),
+                          sizeof(Storage),
+                          sizeof(Node),
+                          sizeof(Op),
+                          sizeof(OpParams),
+                          sizeof(LaunchContext),
+                          sizeof(Backing),
+                          sizeof(DeviceReadings),
+                          sizeof(DeviceCrossCheck),
+                          DTYPE_COUNT,
+                          sizeof(DeviceOptions),
+                          sizeof(DeviceDescription),
+                          sizeof(DeviceInterface)};
   return vl_hash_bytes(vl_hash_start, sizes, sizeof sizes);
 }
 

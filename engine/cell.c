@@ -133,7 +133,7 @@ Status cell_plan_needed(void *context, const char *key, const char *value, int64
   snprintf(spec.device, sizeof spec.device, "plan");
   spec.data[0] = spec.save_state[0] = spec.load_state[0] = '\0';
   spec.unlimited = true;
-  spec.timeline = false;
+  spec.timeline = spec.cross_check = false;
   CellResult *planned = vl_allocate(sizeof *planned);
   Status status = cell_run_at_end(&spec, NULL, cell->low_end, planned);
   *bytes = planned->needed_bytes;

@@ -46,8 +46,9 @@ typedef struct Cell {
   int64_t first_step; /* of this run: 0, or where the loaded state ended */
   const char *stage;  /* where an allocation fails outside a step */
   int64_t driver_start_bytes;
-  int64_t energy_start_mj; /* of the card when the measured steps begin; -1: not known */
-  Monitor *monitor;        /* where the spec asks for it */
+  int64_t energy_start_mj;      /* of the card when the measured steps begin; -1: not known */
+  Monitor *monitor;             /* where the spec asks for it */
+  DeviceCrossCheck check_start; /* when the measured steps begin, where the spec asks for it */
   Mark *marks;
   int64_t mark_count, mark_capacity;
   bool marks_segments; /* in this step, for the timeline */

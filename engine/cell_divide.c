@@ -27,7 +27,7 @@ Status cell_plan_fits(const CellSpec *spec, bool low_end, bool *fits) {
   CellResult *planned = vl_allocate(sizeof *planned);
   snprintf(probe.device, sizeof probe.device, "plan");
   probe.warmup = probe.steps = 1;
-  probe.unlimited = probe.timeline = probe.monitor = false;
+  probe.unlimited = probe.timeline = probe.monitor = probe.cross_check = false;
   probe.data[0] = probe.save_state[0] = probe.load_state[0] = '\0';
   Status status = cell_run_at_end(&probe, NULL, low_end, planned);
   bool ok = strcmp(planned->status, "ok") == 0;

@@ -125,6 +125,7 @@ Status cell_check_queue(const Cell *cell) {
   VL_TRY(refuse_beside("micro-batches that add up", vl_accumulate_count(&cell->recipe) != 1));
   VL_TRY(refuse_beside("a data file", spec->data[0] != '\0'));
   VL_TRY(refuse_beside("monitoring", spec->monitor));
+  VL_TRY(refuse_beside("a cross-check", spec->cross_check));
   if (dynamic && capacity_of(cell) == 0 && !spec->profile[0])
     return vl_error(VL_INVALID,
                     "dynamic-batch=%s fits batches to a capacity: give it (--capacity 16GiB), or a budget "

@@ -89,6 +89,9 @@ static Status check_device(const Cell *cell, const DeviceOptions *options) {
   if (options->timed && !device->has_trials)
     return vl_error(VL_UNSUPPORTED, "algorithms=timed: %s (%s) runs none to choose among them; cuda does",
                     device->name, device->hardware);
+  if (options->cross_check && !cell->device->interface->cross_check)
+    return vl_error(VL_UNSUPPORTED, "--cross-check: %s (%s) has no tracing of its own; cuda does (CUPTI)",
+                    device->name, device->hardware);
   return vl_ok();
 }
 
@@ -101,6 +104,7 @@ static Status open_device(Cell *cell) {
                            .tf32 = vl_recipe_value(&cell->recipe, "precision") != NULL,
                            .deterministic = algorithms && strcmp(algorithms, "deterministic") == 0,
                            .timed = algorithms && strcmp(algorithms, "timed") == 0,
+                           .cross_check = spec->cross_check,
                            .profile = spec->profile[0] ? spec->profile : NULL,
                            .offload_directory = spec->offload_directory[0] ? spec->offload_directory : NULL};
   VL_TRY(vl_device_open(spec->device, &options, &cell->device));

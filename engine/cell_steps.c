@@ -146,6 +146,29 @@ static void take_readings(Cell *cell, bool steady) {
   if (steady && cell->energy_start_mj >= 0) result->energy_mj = now.energy_mj - cell->energy_start_mj;
 }
 
+/* The device's own account beside the tracker's, before the first measured step and after the last. */
+static Status take_cross_check(Cell *cell, bool last, int32_t steps) {
+  CellResult *result = cell->result;
+  DeviceCrossCheck now;
+  VL_TRY(cell->device->interface->cross_check(cell->device, &now));
+  if (!last) {
+    cell->check_start = now;
+    return vl_ok();
+  }
+  MemoryStatistics statistics;
+  vl_tracker_statistics(cell->tracker, &statistics);
+  HeapOptions options = vl_program_heap_options(vl_executable_program(cell->executable));
+  result->cross_checked = true;
+  result->cross_check_compares = strcmp(options.policy, "expandable") != 0;
+  result->cross_check = now;
+  result->cross_check_difference_bytes = now.peak_bytes - result->peak_reserved_bytes - now.own_bytes;
+  result->cross_check_live_difference_bytes =
+      now.live_bytes - statistics.reserved.current_bytes - now.own_bytes;
+  result->kernels_per_step = (double)(now.kernels - cell->check_start.kernels) / steps;
+  result->kernel_s_per_step = (double)(now.kernel_ns - cell->check_start.kernel_ns) * 1e-9 / steps;
+  return vl_ok();
+}
+
 void cell_take_allocation(Cell *cell, const StepResult *step) {
   CellResult *result = cell->result;
   result->reserved_over_allocated =
@@ -215,10 +238,11 @@ Status cell_run_steps(Cell *cell) {
     VL_TRY(status);
     take_step_peak(cell, i >= warmup);
     take_readings(cell, i >= warmup);
+    if (spec->cross_check && (i == warmup - 1 || last)) VL_TRY(take_cross_check(cell, last, steps));
     if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     if (i < warmup) continue;
     stall_ns += step.stall_ns;
-    if (result->device.has_time && !cell->monitor)
+    if (result->device.has_time && !cell->monitor && !spec->cross_check)
       result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
   take_offload(cell, &step, stall_ns, steps);

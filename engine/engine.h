@@ -231,10 +231,11 @@ typedef struct CellSpec {
   char queue[VL_QUEUE_BYTES];
   char queue_batches[VL_QUEUE_BATCHES_BYTES]; /* what dynamic-batch would decide, "4,2,1"; "": it does */
   bool inference;
-  bool unlimited; /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
-  bool timeline;  /* keep the events of the last step, or of the first when it runs out of memory */
-  bool monitor;   /* watch the numbers of every step, which then tells nothing about time */
-  char data[512]; /* HDF5 file of images, text or volumes, or "phantoms"; "" = synthetic */
+  bool unlimited;   /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
+  bool timeline;    /* keep the events of the last step, or of the first when it runs out of memory */
+  bool monitor;     /* watch the numbers of every step, which then tells nothing about time */
+  bool cross_check; /* the device's own tracing beside the tracker; no time is told either */
+  char data[512];   /* HDF5 file of images, text or volumes, or "phantoms"; "" = synthetic */
   char save_state[512], load_state[512];
   double learning_rate; /* <= 0: the case's */
 } CellSpec;
@@ -344,7 +345,14 @@ typedef struct CellResult {
   int64_t clock_mhz, memory_clock_mhz, temperature_c; /* after the last step */
   int64_t throttled_steps; /* measured steps after which power or heat held the clocks down */
   int64_t energy_mj;       /* of the card in the measured steps */
-  int64_t peak_step_bytes; /* driver peak above the state just before the first step */
+  /* What the device's own tracing saw when the last step had ended, where the spec asks for it. */
+  bool cross_checked;
+  bool cross_check_compares; /* false: of the heap's kind of memory it is not known to be traced */
+  DeviceCrossCheck cross_check;
+  int64_t cross_check_difference_bytes;       /* its peak, less the tracker's reserved and own_bytes */
+  int64_t cross_check_live_difference_bytes;  /* the same of what lives */
+  double kernels_per_step, kernel_s_per_step; /* of measured steps */
+  int64_t peak_step_bytes;                    /* driver peak above the state just before the first step */
   int64_t base_bytes;      /* driver, when weights and input exist and nothing else of the step does */
   int64_t untracked_bytes; /* driver growth less reserved */
   bool emulated;           /* some kernel stands in for one that is not there: no speed is told */

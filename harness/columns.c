@@ -129,6 +129,7 @@ static json_t *chosen(const CellView *view, const Column *column, const char **r
 static const char *step_reason(const CellView *view) {
   if (view->result->step_count > 0) return NULL;
   if (view->result->monitor_count > 0) return "monitored steps tell nothing about time";
+  if (view->result->cross_checked) return "cross-checked steps tell nothing about time";
   if (view->result->device.predicts && !view->result->device.has_time)
     return "memory only: no time is predicted";
   return "no step was measured";
@@ -232,6 +233,22 @@ static json_t *offload_field(const CellView *view, const Column *column, const c
 static json_t *offload_capacity(const CellView *view, const Column *column, const char **reason) {
   *reason = "no limit was set";
   return view->cell->spec.offload_capacity_bytes > 0 ? field_value(view->cell, column) : NULL;
+}
+
+static json_t *cross_check_field(const CellView *view, const Column *column, const char **reason) {
+  *reason = "not cross-checked (--cross-check)";
+  return view->result->cross_checked ? field_value(view->result, column) : NULL;
+}
+
+/* Either sign is a value. */
+static json_t *cross_check_difference(const CellView *view, const Column *column, const char **reason) {
+  const CellResult *result = view->result;
+  *reason = result->cross_checked ? "allocator=expandable: not known to be traced"
+                                  : "not cross-checked (--cross-check)";
+  if (!result->cross_checked || !result->cross_check_compares) return NULL;
+  int64_t bytes;
+  memcpy(&bytes, (const char *)result + column->offset, sizeof bytes);
+  return json_integer(bytes);
 }
 
 static json_t *analytic_peak(const CellView *view, const Column *column, const char **reason) {
@@ -446,6 +463,30 @@ static const Column table[] = {
      RESULT(throttled_steps)},
     {"energy_mj", "energy_mj", "mJ", COLUMN_INTEGER, "NVML: energy of the card in the measured steps",
      from_result, RESULT(energy_mj)},
+    {"cross_check_peak_bytes", "cross_check_peak_bytes", "bytes", COLUMN_INTEGER,
+     "CUPTI: device memory that this process had allocated, libraries included, peak", cross_check_field,
+     RESULT(cross_check.peak_bytes)},
+    {"cross_check_live_bytes", "cross_check_live_bytes", "bytes", COLUMN_INTEGER,
+     "CUPTI: the same when the last step had ended", cross_check_field, RESULT(cross_check.live_bytes)},
+    {"cross_check_own_bytes", "cross_check_own_bytes", "bytes", COLUMN_INTEGER,
+     "of that: what the cuda device holds beside the heap, for values of steps and to move blocks through",
+     cross_check_field, RESULT(cross_check.own_bytes)},
+    {"cross_check_difference_bytes", "cross_check_difference_bytes", "bytes", COLUMN_INTEGER,
+     "cross_check_peak_bytes less peak_reserved_bytes and cross_check_own_bytes: what libraries allocated",
+     cross_check_difference, RESULT(cross_check_difference_bytes)},
+    {"cross_check_live_difference_bytes", "cross_check_live_difference_bytes", "bytes", COLUMN_INTEGER,
+     "the same of what lived when the last step had ended", cross_check_difference,
+     RESULT(cross_check_live_difference_bytes)},
+    {"cross_check_allocations", "cross_check_allocations", "1", COLUMN_INTEGER,
+     "CUPTI: allocations of device memory", cross_check_field, RESULT(cross_check.allocations)},
+    {"cross_check_dropped", "cross_check_dropped", "1", COLUMN_INTEGER,
+     "CUPTI: records that were lost, which the other figures then lack", cross_check_field,
+     RESULT(cross_check.dropped)},
+    {"kernels_per_step", "kernels_per_step", "1", COLUMN_REAL, "CUPTI: kernels of a measured step, mean",
+     cross_check_field, RESULT(kernels_per_step)},
+    {"kernel_s_per_step", "kernel_s_per_step", "s", COLUMN_REAL,
+     "CUPTI: sum of their times, which are longer than without tracing", cross_check_field,
+     RESULT(kernel_s_per_step)},
     {"peak_step_bytes", "peak_step_bytes", "bytes", COLUMN_INTEGER,
      "driver peak above the state just before the first step", from_result, RESULT(peak_step_bytes)},
     {"warmup_peak_allocated_bytes", "warmup_peak_allocated_bytes", "bytes", COLUMN_INTEGER,

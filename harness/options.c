@@ -18,6 +18,7 @@ enum {
   KEY_INFERENCE,
   KEY_TIMELINE,
   KEY_MONITOR,
+  KEY_CROSS_CHECK,
   KEY_LEARNING_RATE,
   KEY_SAVE_STATE,
   KEY_LOAD_STATE,
@@ -65,6 +66,8 @@ static const struct argp_option options_table[] = {
      "keep the allocations of the last step, or of the first when it runs out of memory", 2},
     {"monitor", KEY_MONITOR, NULL, 0,
      "watch the numbers of every step: loss scale, norms, infinities; no times", 2},
+    {"cross-check", KEY_CROSS_CHECK, NULL, 0,
+     "cuda: CUPTI's account of memory and kernels beside the tracker's; no times", 2},
     {0}};
 
 void vl_cell_options_init(CellOptions *options) {
@@ -162,6 +165,7 @@ static uint32_t take_option(int key, char *text, struct argp_state *state, CellO
   case KEY_INFERENCE: spec->inference = true; return GIVEN_INFERENCE;
   case KEY_TIMELINE: spec->timeline = true; return GIVEN_TIMELINE;
   case KEY_MONITOR: spec->monitor = true; return GIVEN_MONITOR;
+  case KEY_CROSS_CHECK: spec->cross_check = true; return GIVEN_CROSS_CHECK;
   case KEY_LEARNING_RATE:
     take_positive(state, "--lr", text, &spec->learning_rate);
     return GIVEN_LEARNING_RATE;
@@ -300,6 +304,7 @@ Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) {
   if (options->given & GIVEN_SEED) to->seed = from->seed;
   if (options->given & GIVEN_TIMELINE) to->timeline = !cell->max_batch;
   if (options->given & GIVEN_MONITOR) to->monitor = !cell->max_batch;
+  if (options->given & GIVEN_CROSS_CHECK) to->cross_check = !cell->max_batch;
   if (options->given & GIVEN_LEARNING_RATE) to->learning_rate = from->learning_rate;
   if (options->given & GIVEN_TIMEOUT) cell->timeout_s = options->timeout_s;
   return vl_cell_check(to);

@@ -31,7 +31,8 @@ enum {
   GIVEN_OFFLOAD_CAPACITY = 1 << 19,
   GIVEN_OFFLOAD_DIRECTORY = 1 << 20,
   GIVEN_MONITOR = 1 << 21,
-  GIVEN_QUEUE = 1 << 22
+  GIVEN_QUEUE = 1 << 22,
+  GIVEN_CROSS_CHECK = 1 << 23
 };
 
 typedef struct CellOptions {

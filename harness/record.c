@@ -92,6 +92,7 @@ void vl_cell_key(const SuiteCell *cell, char key[17]) {
     hash_number(&hash, "offload_capacity_bytes", spec->offload_capacity_bytes);
   if (*spec->offload_directory) hash_field(&hash, "offload_directory", spec->offload_directory);
   if (spec->monitor) hash_number(&hash, "monitor", 1);
+  if (spec->cross_check) hash_number(&hash, "cross_check", 1);
   if (*spec->queue) hash_field(&hash, "queue", spec->queue);
   if (*spec->queue_batches) hash_field(&hash, "queue_batches", spec->queue_batches);
   if (spec->unlimited) hash_number(&hash, "unlimited", 1);

@@ -70,6 +70,7 @@ typedef struct CudaDevice {
   int64_t shared_bytes;       /* the most a block may have */
   bool deterministic;         /* no algorithm whose sums depend on timing */
   bool timed;                 /* plans of convolutions are the fastest of several, by trial */
+  bool cross_check;           /* CUPTI traces */
   int64_t used_at_open_bytes; /* of the card, by everybody, this process's context included */
   int64_t peak_bytes;         /* the highest driver_bytes seen */
 } CudaDevice;
@@ -165,6 +166,8 @@ void cuda_host_from_layout(LayoutId layout, const Storage *storage, const void *
 Backing cuda_backing(CudaDevice *device);
 /* What the card's use has grown by since opening, -1: cannot tell. Every call may raise peak_bytes. */
 int64_t cuda_driver_bytes(CudaDevice *device);
+/* What the device itself holds of the card's memory: slots of steps, and what blocks are moved through. */
+int64_t cuda_own_bytes(const CudaDevice *device);
 
 /* ---- Steps (steps.c): values that change from step to step -------------------------------------------------------- */
 
@@ -174,6 +177,8 @@ typedef struct StepSlots {
   int32_t count, used;
 } StepSlots;
 Status cuda_slots_open(StepSlots *slots, int32_t count) VL_CHECKED;
+/* Of the card's memory. */
+int64_t cuda_slots_bytes(const StepSlots *slots);
 void cuda_slots_close(StepSlots *slots);
 /* Device memory that will hold the context's values for what is queued from now on; waits when all slots are
  * in use. */
@@ -194,6 +199,8 @@ void cuda_sequence_flush(CudaDevice *device);
 /* Forgets every graph: a kernel is about to go, or the device. */
 void cuda_sequences_drop(CudaDevice *device);
 void cuda_sequences_close(CudaDevice *device);
+/* Of the card's memory, by their slots. */
+int64_t cuda_sequences_bytes(const CudaDevice *device);
 /* Queues one launch. */
 Status cuda_launch_now(CudaDevice *device, StepSlots *slots, Kernel *kernel, const uintptr_t *inputs,
                        const uintptr_t *outputs, uintptr_t workspace,

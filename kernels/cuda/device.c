@@ -1,6 +1,7 @@
 /* The cuda device: devices/device.h on the CUDA runtime. */
 #include "kernels/cuda/addresses.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cupti.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/probe.h"
 
@@ -255,10 +256,20 @@ static void read_card(Device *device, DeviceReadings *readings) {
   cuda_nvml_read(own(device)->nvml, readings);
 }
 
+static Status cross_check(Device *device, DeviceCrossCheck *check) {
+  CudaDevice *cuda = own(device);
+  if (!cuda->cross_check) return vl_error(VL_INVALID, "cuda: the device was not opened for a cross-check");
+  VL_TRY(synchronize(device));
+  VL_TRY(cuda_cupti_read(check));
+  check->own_bytes = cuda_own_bytes(cuda);
+  return vl_ok();
+}
+
 /* The context is the process's, shared with other devices opened on this card: it stays. */
 static void close_device(Device *device) {
   CudaDevice *cuda = own(device);
   if (cuda->stream) (void)cudaStreamSynchronize(cuda->stream);
+  if (cuda->cross_check) cuda_cupti_close();
   cuda_offload_close(&cuda->offload);
   cuda_cudnn_plans_close(&cuda->convolutions);
   cuda_libraries_close(&cuda->libraries);
@@ -302,6 +313,7 @@ static const DeviceInterface cuda_interface = {
     .driver_bytes = driver_bytes,
     .driver_peak_bytes = driver_peak_bytes,
     .read = read_card,
+    .cross_check = cross_check,
     .close = close_device,
 };
 
@@ -390,6 +402,11 @@ Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Dev
   cuda->tf32 = options->tf32 && cuda->description.has_tf32;
   cuda->deterministic = options->deterministic;
   cuda->timed = options->timed;
+  /* After the probe and before what is held: what lives is what is traced. */
+  if (status.code == VL_OK && options->cross_check) {
+    status = cuda_cupti_open();
+    cuda->cross_check = status.code == VL_OK;
+  }
   if (status.code == VL_OK) status = open_resources(cuda);
   if (status.code == VL_OK)
     *device = &cuda->device;

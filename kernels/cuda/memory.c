@@ -66,6 +66,10 @@ static void decommit(void *context, uintptr_t address, int64_t bytes) {
 
 enum { BOUNCE_BYTES = 32 << 20 };
 
+int64_t cuda_own_bytes(const CudaDevice *device) {
+  return cuda_slots_bytes(device->slots) + cuda_sequences_bytes(device) + (device->bounce ? BOUNCE_BYTES : 0);
+}
+
 static Status copy(CudaDevice *device, uintptr_t to, uintptr_t from, int64_t bytes) {
   cuda_sequence_flush(device);
   return cuda_status(cudaMemcpyAsync((void *)to, (const void *)from, (size_t)bytes, cudaMemcpyDeviceToDevice,

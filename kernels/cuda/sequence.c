@@ -67,6 +67,13 @@ void cuda_sequences_close(CudaDevice *device) {
   device->sequences = NULL;
 }
 
+int64_t cuda_sequences_bytes(const CudaDevice *device) {
+  int64_t bytes = 0;
+  for (int32_t i = 0; device->sequences && i < device->sequences->count; i++)
+    bytes += cuda_slots_bytes(&device->sequences->all[i].slots);
+  return bytes;
+}
+
 void cuda_sequence_begin(Device *device, const void *key) {
   CudaDevice *cuda = own(device);
   if (cuda_ranges_are_watched()) return;

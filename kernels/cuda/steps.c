@@ -11,6 +11,8 @@ Status cuda_slots_open(StepSlots *slots, int32_t count) {
   return cuda_status(cudaMalloc((void **)&slots->on_card, bytes), "cudaMalloc", NULL);
 }
 
+int64_t cuda_slots_bytes(const StepSlots *slots) { return slots->count * (int64_t)sizeof(CudaStep); }
+
 void cuda_slots_close(StepSlots *slots) {
   (void)cudaFreeHost(slots->host);
   (void)cudaFree(slots->on_card);

@@ -8,7 +8,8 @@
  *   cards=1        0: error 100
  *   sm=90          compute capability
  *   memory=BYTES   of the card (8 GiB)
- *   fail=N         the N-th allocation of the process is refused */
+ *   fail=N         the N-th allocation of the process is refused
+ *   library=BYTES  taken with the first stream and held, as libraries do for themselves */
 #include "runtime.h"
 
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include <cstring>
 #include <cuda.h>
 #include <deque>
+#include <dlfcn.h>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -58,7 +60,7 @@ struct Allocation {
 
 struct Card {
   long driver = CUDART_VERSION, cards = 1, sm = 90, fail = 0;
-  size_t memory = size_t{8} << 30;
+  size_t memory = size_t{8} << 30, library = 0;
   size_t used = context_bytes;
   long allocations = 0;
 };
@@ -98,6 +100,8 @@ void read_card() {
       card.memory = (size_t)value;
     else if (name == "fail")
       card.fail = (long)value;
+    else if (name == "library")
+      card.library = (size_t)value;
     else if (!name.empty()) {
       fprintf(stderr, "VRAMLAB_HOST_CARD: unknown word '%s'\n", name.c_str());
       abort();
@@ -182,9 +186,37 @@ bool is_refused(size_t bytes) {
 
 } // namespace
 
+/* ---- Tracing: cupti.c is told, once the program has loaded it ------------------------------------------------- */
+
+namespace {
+
+void (*tell_memory)(bool, bool, uint64_t, uint64_t, uint64_t);
+void (*tell_kernel)(uint64_t, uint64_t);
+
+uint64_t now_ns() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
+
+void trace_memory(bool allocates, bool pinned, const void *memory, size_t bytes) {
+  void *library = tell_memory ? nullptr : dlopen("libcupti.so.13", RTLD_LAZY | RTLD_NOLOAD);
+  if (library) {
+    tell_memory = reinterpret_cast<decltype(tell_memory)>(dlsym(library, "host_cupti_memory"));
+    tell_kernel = reinterpret_cast<decltype(tell_kernel)>(dlsym(library, "host_cupti_kernel"));
+  }
+  if (tell_memory) tell_memory(allocates, pinned, reinterpret_cast<uintptr_t>(memory), bytes, now_ns());
+}
+
+} // namespace
+
 cudaError_t runtime_queue(cudaStream_t stream, std::function<void()> work) {
   std::lock_guard<std::recursive_mutex> hold(lock);
-  queue(stream_of(stream), std::move(work));
+  queue(stream_of(stream), [work = std::move(work)] {
+    uint64_t start_ns = tell_kernel ? now_ns() : 0;
+    work();
+    if (tell_kernel) tell_kernel(start_ns, now_ns());
+  });
   return cudaSuccess;
 }
 
@@ -283,6 +315,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes) {
   if (!*memory) return result(cudaErrorMemoryAllocation);
   device_memory[reinterpret_cast<uintptr_t>(*memory)] = {bytes};
   card.used += bytes;
+  trace_memory(true, false, *memory, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void *memory) {
@@ -293,6 +326,7 @@ cudaError_t cudaFree(void *memory) {
   auto found = device_memory.find(reinterpret_cast<uintptr_t>(memory));
   if (found == device_memory.end()) return result(cudaErrorInvalidValue);
   card.used -= found->second.bytes;
+  trace_memory(false, false, memory, found->second.bytes);
   device_memory.erase(found);
   free(memory);
   return cudaSuccess;
@@ -306,6 +340,7 @@ cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags) {
   *memory = take(bytes);
   if (!*memory) return result(cudaErrorMemoryAllocation);
   pinned_memory[reinterpret_cast<uintptr_t>(*memory)] = {bytes};
+  trace_memory(true, true, *memory, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void *memory) {
@@ -313,6 +348,7 @@ cudaError_t cudaFreeHost(void *memory) {
   if (!memory) return cudaSuccess;
   drain_all();
   if (pinned_memory.erase(reinterpret_cast<uintptr_t>(memory)) == 0) return result(cudaErrorInvalidValue);
+  trace_memory(false, true, memory, 0);
   free(memory);
   return cudaSuccess;
 }
@@ -350,7 +386,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t stream) {
-  return runtime_queue(stream, [=] { memset(at, value, bytes); });
+  std::lock_guard<std::recursive_mutex> hold(lock);
+  queue(stream_of(stream), [=] { memset(at, value, bytes); });
+  return cudaSuccess;
 }
 cudaError_t cudaMemset(void *at, int value, size_t bytes) {
   std::lock_guard<std::recursive_mutex> hold(lock);
@@ -366,6 +404,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
   std::lock_guard<std::recursive_mutex> hold(lock);
   cudaError_t error = usable();
   if (error != cudaSuccess) return result(error);
+  size_t library = card.library;
+  void *held;
+  card.library = 0;
+  if (library > 0 && cudaMalloc(&held, library) != cudaSuccess) return last_error;
   *stream = new CUstream_st;
   (*stream)->non_blocking = flags == cudaStreamNonBlocking;
   streams.push_back(*stream);
