@@ -693,9 +693,10 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
   if (has_stats) tile_stats[threadIdx.x] = stats_of<T, !of_keys>(it, head, (int)threadIdx.x);
   rows += warp * S::rows * S::pitch;
   row_values += warp * S::rows * S::pitch;
-  /* In shared memory, since addresses made of them once would take more registers than there are. */
+  /* In shared memory where addresses made of them once would take more registers than there are. */
   Places *own_places = reinterpret_cast<Places *>(all_kept + S::warps * S::kept_words) + threadIdx.x;
-  *own_places = find_places<Kind>(scratch, S::result_pitch);
+  Places places = find_places<Kind>(scratch, S::result_pitch);
+  *own_places = places;
 
   /* Of rows, and of row_values where these are a key's. */
   typename F::C gradient[S::tall][S::wide], value_gradient[of_keys ? S::tall : 1][of_keys ? S::wide : 1];
@@ -750,7 +751,7 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
       }
     }
     __syncwarp(); /* the tile before has been read */
-    Places places = *own_places;
+    if (sizeof(T) == 4) places = *own_places;
 #pragma unroll
     for (int i = 0; i < held; i++) {
       int row = places.row(i), column = places.column(i);
