@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 BERT = ["--case", "bert-base", "--set", "layers=2", "--set", "sequence=16", "--set", "vocabulary=500", "--batch", "2"]
-RESNET = ["--case", "resnet50", "--set", "size=32", "--set", "classes=10", "--set", "smooth=1", "--batch", "2"]
-UNET = ["--case", "unet3d", "--set", "size=32", "--batch", "1"]
+RESNET = ["--case", "resnet50", "--set", "size=64", "--set", "classes=10", "--set", "smooth=1", "--batch", "4"]
+UNET = ["--case", "unet3d", "--set", "depth=32", "--set", "height=16", "--set", "width=16", "--batch", "1"]
 FP32, LOW = 2e-5, 2e-2
 RUNS = {
     "bert": (BERT, "baseline", FP32),
