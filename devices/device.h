@@ -80,6 +80,17 @@ typedef struct DeviceCrossCheck {
   int64_t dropped;            /* records that were lost: the other figures lack them */
 } DeviceCrossCheck;
 
+/* What a window says of a volume, to be added to sums in device memory. The window may reach beyond the
+ * volume on both sides: what is outside is left out. */
+typedef struct DeviceWindow {
+  uintptr_t sums;          /* f32 (classes, volume), and behind them the sums of weights, (volume) */
+  const float *logits;     /* (classes, window), the host's */
+  const float *factors[3]; /* whose product is a voxel's weight, by its place in the window; the host's */
+  int64_t classes;
+  int64_t size[3], side[3]; /* of volume and window */
+  int64_t start[3];         /* of the window in the volume */
+} DeviceWindow;
+
 typedef struct DeviceInterface {
   /* -- describe: needs no hardware where the library allows ------------------------------------------ */
   void (*describe)(const Device *device, DeviceDescription *description);
@@ -119,6 +130,9 @@ typedef struct DeviceInterface {
   /* Optional: where the host may write a plain storage directly, so that no second copy of it exists; NULL
    * where device memory is not the host's. */
   void *(*host_view)(Device *device, uintptr_t address);
+  /* Optional, where host_view is not: adds a window, in f32 as the host would, each product and sum rounded.
+   * The host's memory may be used again when this returns. */
+  Status (*window_add)(Device *device, const DeviceWindow *window);
   /* Queues the kernel; never blocks on an asynchronous device. Absent tensors have address 0. */
   Status (*launch)(Device *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                    uintptr_t workspace, const LaunchContext *context);
@@ -191,6 +205,7 @@ static inline uint64_t vl_device_interface(void) {
                           sizeof(Backing),
                           sizeof(DeviceReadings),
                           sizeof(DeviceCrossCheck),
+                          sizeof(DeviceWindow),
                           DTYPE_COUNT,
                           sizeof(DeviceOptions),
                           sizeof(DeviceDescription),

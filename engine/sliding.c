@@ -45,6 +45,8 @@ typedef struct Fusion {
   int64_t classes;
   float *factors[3];
   float *sums, *weights; /* (classes, volume) and (volume); borrowed */
+  Device *device;        /* adds them up itself, */
+  uintptr_t on_device;   /* here; 0: the host does */
 } Fusion;
 
 /* The voxels of a window that are in the volume: [from, end) of the window along an axis. */
@@ -67,7 +69,18 @@ static void add_row(float *to, const float *logits, const float *factors, float 
     to[x] += factor * factors[x] * logits[x];
 }
 
-static void add_window(Fusion *fusion, const VolumeBox *window, const float *logits) {
+static Status add_on_device(const Fusion *fusion, const VolumeBox *box, const float *logits) {
+  DeviceWindow window = {.sums = fusion->on_device, .logits = logits, .classes = fusion->classes};
+  for (int32_t i = 0; i < 3; i++) {
+    window.factors[i] = fusion->factors[i];
+    window.size[i] = fusion->grid.size[i];
+    window.side[i] = fusion->grid.window[i];
+    window.start[i] = box->start[i];
+  }
+  return fusion->device->interface->window_add(fusion->device, &window);
+}
+
+static void add_on_host(Fusion *fusion, const VolumeBox *window, const float *logits) {
   const int64_t *size = fusion->grid.size, *side = fusion->grid.window;
   int64_t from[3], end[3];
   clip(window, size, from, end);
@@ -93,6 +106,23 @@ static void divide(Fusion *fusion) {
   }
 }
 
+/* The sums and weights as a storage, to be copied. */
+static Storage sums_storage(int64_t count) {
+  return (Storage){.name = "window sums",
+                   .scope = "windows",
+                   .dtype = DTYPE_F32,
+                   .elements = count,
+                   .layout = LAYOUT_PLAIN};
+}
+
+/* To the host, which reads labels off them. */
+static Status bring_sums(const Fusion *fusion) {
+  if (!fusion->on_device) return vl_ok();
+  const int64_t *size = fusion->grid.size;
+  Storage storage = sums_storage((fusion->classes + 1) * size[0] * size[1] * size[2]);
+  return fusion->device->interface->download(fusion->device, &storage, fusion->on_device, fusion->sums);
+}
+
 /* What a batch of windows needs on the host. */
 typedef struct Windows {
   int64_t count, image_elements, logit_elements;
@@ -116,41 +146,51 @@ static Status run_windows(Fusion *fusion, VolumeSet *set, bool held_out, int64_t
     VL_TRY(vl_run_step(run, inputs, &step, windows->logits));
     for (int64_t n = 0; n < windows->count && first + n < total; n++) {
       VolumeBox box = engine_window_at(&fusion->grid, first + n);
-      add_window(fusion, &box, windows->logits + n * windows->logit_elements);
+      const float *logits = windows->logits + n * windows->logit_elements;
+      if (fusion->on_device)
+        VL_TRY(add_on_device(fusion, &box, logits));
+      else
+        add_on_host(fusion, &box, logits);
     }
   }
+  VL_TRY(bring_sums(fusion));
   divide(fusion);
   return vl_ok();
 }
 
 void engine_volume_logits_clear(const Run *run, VolumeLogits *logits) {
-  if (logits->block)
-    vl_heap_release(run->heap, &logits->block);
-  else
-    free(logits->values);
+  if (!logits->is_view) free(logits->values);
+  if (logits->block) vl_heap_release(run->heap, &logits->block);
   *logits = (VolumeLogits){0};
 }
 
-/* Room for the sums of a volume, zeroed. */
-static Status obtain_sums(const Run *run, int64_t count, VolumeLogits *sums) {
+static Status obtain_host_sums(int64_t bytes, VolumeLogits *sums) {
+  sums->values = calloc(1, (size_t)bytes);
+  if (sums->values) return vl_ok();
+  return vl_error(VL_OUT_OF_MEMORY, "no host memory for %lld bytes of window sums", (long long)bytes);
+}
+
+/* Room for the sums of a volume on the device, zeroed; where the host cannot see it, with room on the host to
+ * read them from in the end. */
+static Status obtain_device_sums(const Run *run, int64_t count, VolumeLogits *sums) {
   Device *device = run->device;
   int64_t bytes = count * (int64_t)sizeof(float);
-  if (vl_executable_program(run->executable)->window_sums_on_host) {
-    sums->values = malloc((size_t)bytes);
-    if (!sums->values)
-      return vl_error(VL_OUT_OF_MEMORY, "no host memory for %lld bytes of window sums", (long long)bytes);
-  } else {
-    AllocationRequest request = {
-        .bytes = bytes, .category = MEMORY_ACTIVATION, .name = "window sums", .scope = "windows"};
-    PlaceCursor cursor = engine_place_begin(run->heap, bytes);
-    engine_place_next(&cursor, &request);
-    if (!device->interface->host_view)
-      return vl_error(VL_UNSUPPORTED, "windows are added up on the host with this device: window-sums=host");
-    VL_TRY(vl_heap_obtain(run->heap, &request, &sums->block));
+  AllocationRequest request = {
+      .bytes = bytes, .category = MEMORY_ACTIVATION, .name = "window sums", .scope = "windows"};
+  PlaceCursor cursor = engine_place_begin(run->heap, bytes);
+  engine_place_next(&cursor, &request);
+  sums->is_view = device->interface->host_view != NULL;
+  if (!sums->is_view && !device->interface->window_add)
+    return vl_error(VL_UNSUPPORTED, "windows are added up on the host with this device: window-sums=host");
+  VL_TRY(vl_heap_obtain(run->heap, &request, &sums->block));
+  if (sums->is_view) {
     sums->values = device->interface->host_view(device, sums->block->address);
+    memset(sums->values, 0, (size_t)bytes);
+    return vl_ok();
   }
-  memset(sums->values, 0, (size_t)bytes);
-  return vl_ok();
+  VL_TRY(obtain_host_sums(bytes, sums));
+  Storage storage = sums_storage(count);
+  return device->interface->upload(device, &storage, sums->values, sums->block->address);
 }
 
 static Status infer(VolumeSet *set, bool held_out, int64_t index, Fusion *fusion, Run *run, Inputs *inputs) {
@@ -180,12 +220,19 @@ Status engine_sliding_infer(VolumeSet *set, bool held_out, int64_t index, double
   const int64_t *size = engine_volume(set, held_out, index)->size;
   int64_t voxels = size[0] * size[1] * size[2], classes = out->shape[1];
   *logits = (VolumeLogits){0};
-  VL_TRY(obtain_sums(run, (classes + 1) * voxels, logits));
-  Fusion fusion = {.grid = engine_window_grid(size, out->shape + 2, overlap),
-                   .classes = classes,
-                   .weights = logits->values + classes * voxels,
-                   .sums = logits->values};
-  Status status = infer(set, held_out, index, &fusion, run, inputs);
+  bool on_host = vl_executable_program(run->executable)->window_sums_on_host;
+  int64_t count = (classes + 1) * voxels;
+  Status status = on_host ? obtain_host_sums(count * (int64_t)sizeof(float), logits)
+                          : obtain_device_sums(run, count, logits);
+  if (status.code == VL_OK) {
+    Fusion fusion = {.grid = engine_window_grid(size, out->shape + 2, overlap),
+                     .classes = classes,
+                     .weights = logits->values + classes * voxels,
+                     .sums = logits->values,
+                     .device = run->device,
+                     .on_device = logits->block && !logits->is_view ? logits->block->address : 0};
+    status = infer(set, held_out, index, &fusion, run, inputs);
+  }
   if (status.code != VL_OK) engine_volume_logits_clear(run, logits);
   return status;
 }

@@ -88,7 +88,8 @@ void engine_window_factors(int64_t side, float *factors);
 /* Logits of a volume. */
 typedef struct VolumeLogits {
   float *values; /* (classes, volume), readable by the host */
-  Block *block;  /* where they are memory of the device, else NULL */
+  Block *block;  /* where the sums are memory of the device, else NULL */
+  bool is_view;  /* values are the block's */
 } VolumeLogits;
 /* Infers a whole volume by an evaluation program, whose logits (N, classes, window) tell batch and window:
  * the mean of what the windows say, weighted. Windows are added up in their order, so that the result depends

@@ -166,6 +166,9 @@ void cuda_host_from_layout(LayoutId layout, const Storage *storage, const void *
 Backing cuda_backing(CudaDevice *device);
 /* What the card's use has grown by since opening, -1: cannot tell. Every call may raise peak_bytes. */
 int64_t cuda_driver_bytes(CudaDevice *device);
+enum { CUDA_BOUNCE_BYTES = 32 << 20 };
+/* Allocates device->bounce, which has so many bytes and is nobody's between calls, where it is not yet. */
+Status cuda_bounce_open(CudaDevice *device) VL_CHECKED;
 /* What the device itself holds of the card's memory: slots of steps, and what blocks are moved through. */
 int64_t cuda_own_bytes(const CudaDevice *device);
 
@@ -224,6 +227,10 @@ Status cuda_offload_wait(Device *device, uint64_t event) VL_CHECKED;
 Status cuda_offload_synchronize(CudaOffload *offload) VL_CHECKED;
 int64_t cuda_offload_stall_ns(Device *device);
 void cuda_offload_close(CudaOffload **offload);
+
+/* ---- Windows (window_sums.cu) ------------------------------------------------------------------------------------ */
+
+Status cuda_window_add(Device *device, const DeviceWindow *window) VL_CHECKED;
 
 /* ---- Libraries (libraries.c) --------------------------------------------------------------------------------- */
 

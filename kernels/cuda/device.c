@@ -302,6 +302,7 @@ static const DeviceInterface cuda_interface = {
     .backing = backing,
     .upload = upload,
     .download = download,
+    .window_add = cuda_window_add,
     .launch = launch,
     .synchronize = synchronize,
     .sequence_begin = cuda_sequence_begin,

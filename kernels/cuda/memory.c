@@ -64,10 +64,15 @@ static void decommit(void *context, uintptr_t address, int64_t bytes) {
   cuda_addresses_decommit(device->addresses, address, bytes);
 }
 
-enum { BOUNCE_BYTES = 32 << 20 };
+Status cuda_bounce_open(CudaDevice *device) {
+  if (device->bounce) return vl_ok();
+  return cuda_status(cudaMalloc(&device->bounce, CUDA_BOUNCE_BYTES),
+                     "cudaMalloc of 32 MiB to move blocks through", NULL);
+}
 
 int64_t cuda_own_bytes(const CudaDevice *device) {
-  return cuda_slots_bytes(device->slots) + cuda_sequences_bytes(device) + (device->bounce ? BOUNCE_BYTES : 0);
+  return cuda_slots_bytes(device->slots) + cuda_sequences_bytes(device) +
+         (device->bounce ? CUDA_BOUNCE_BYTES : 0);
 }
 
 static Status copy(CudaDevice *device, uintptr_t to, uintptr_t from, int64_t bytes) {
@@ -79,10 +84,8 @@ static Status copy(CudaDevice *device, uintptr_t to, uintptr_t from, int64_t byt
 
 /* Down over itself in parts: as long as the distance, or through a buffer where that is short. */
 static Status move_down(CudaDevice *device, uintptr_t to, uintptr_t from, int64_t bytes) {
-  int64_t distance = (int64_t)(from - to), part = distance < BOUNCE_BYTES ? BOUNCE_BYTES : distance;
-  if (!device->bounce)
-    VL_TRY(cuda_status(cudaMalloc(&device->bounce, BOUNCE_BYTES),
-                       "cudaMalloc of 32 MiB to move blocks through", NULL));
+  int64_t distance = (int64_t)(from - to), part = distance < CUDA_BOUNCE_BYTES ? CUDA_BOUNCE_BYTES : distance;
+  VL_TRY(cuda_bounce_open(device));
   for (int64_t at = 0; at < bytes; at += part) {
     int64_t size = bytes - at < part ? bytes - at : part;
     uintptr_t source = from + (uintptr_t)at;

@@ -127,6 +127,48 @@ static void bytes_are_moved_whole(void **state) {
   free(received);
 }
 
+/* A window whose classes are each longer than the buffer they go through, in a volume that ends inside it and
+ * begins before it: every voxel once, times its weight, bit by bit. */
+static void windows_of_any_size_are_added(void **state) {
+  Device *device = device_of(state);
+  const Backing *backing = device->interface->backing(device);
+  enum { CLASSES = 2, DEPTH = 3, SIDE = 1701, HEIGHT = 1695, START = -2, WIDTH = 7 };
+  const int64_t window_voxels = (int64_t)DEPTH * SIDE * SIDE, voxels = (int64_t)DEPTH * HEIGHT * WIDTH;
+  Storage storage = {
+      .name = "sums", .dtype = DTYPE_F32, .elements = (CLASSES + 1) * voxels, .layout = LAYOUT_PLAIN};
+  float *logits = vl_allocate((size_t)(CLASSES * window_voxels) * sizeof *logits);
+  float *sums = vl_allocate((size_t)storage.elements * sizeof *sums), factors[SIDE];
+  for (int64_t i = 0; i < CLASSES * window_voxels; i++)
+    logits[i] = (float)(i * 2654435761 % 20011) / 20011.0F - 0.5F;
+  for (int32_t i = 0; i < SIDE; i++)
+    factors[i] = 1.0F / (float)(i + 3);
+  uintptr_t address = 0;
+  assert_int_equal(backing->reserve(backing->context, storage.elements * 4, &address).code, VL_OK);
+  assert_int_equal(device->interface->upload(device, &storage, sums, address).code, VL_OK);
+  DeviceWindow window = {.sums = address,
+                         .logits = logits,
+                         .factors = {factors, factors, factors},
+                         .classes = CLASSES,
+                         .size = {DEPTH, HEIGHT, WIDTH},
+                         .side = {DEPTH, SIDE, SIDE},
+                         .start = {0, START, START}};
+  for (int32_t i = 0; i < 2; i++)
+    assert_int_equal(device->interface->window_add(device, &window).code, VL_OK);
+  assert_int_equal(device->interface->download(device, &storage, address, sums).code, VL_OK);
+  for (int64_t i = 0; i < storage.elements; i++) {
+    int64_t z = i / (HEIGHT * WIDTH) % DEPTH, y = i / WIDTH % HEIGHT - START, x = i % WIDTH - START;
+    int64_t c = i / voxels;
+    volatile float value = factors[z] * factors[y]; /* each product rounded */
+    value = value * factors[x];
+    if (c < CLASSES) value = value * logits[((c * DEPTH + z) * SIDE + y) * SIDE + x];
+    assert_true(sums[i] == value + value);
+  }
+  backing->release(backing->context, address, storage.elements * 4);
+  assert_int_equal(device->interface->synchronize(device).code, VL_OK);
+  free(logits);
+  free(sums);
+}
+
 static void driver_counts_what_is_reserved(void **state) {
   Device *device = device_of(state);
   const Backing *backing = device->interface->backing(device);
@@ -187,6 +229,7 @@ int main(void) {
       cmocka_unit_test_prestate(what_is_offloaded_comes_back, device),
       cmocka_unit_test_prestate(addresses_get_and_lose_memory, device),
       cmocka_unit_test_prestate(bytes_are_moved_whole, device),
+      cmocka_unit_test_prestate(windows_of_any_size_are_added, device),
       cmocka_unit_test_prestate(driver_counts_what_is_reserved, device),
       cmocka_unit_test_prestate(too_large_a_request_is_out_of_memory_and_leaves_the_card_usable, device),
       cmocka_unit_test_prestate(op_without_kernel_is_refused_by_name, device),
