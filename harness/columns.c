@@ -240,6 +240,12 @@ static json_t *cross_check_field(const CellView *view, const Column *column, con
   return view->result->cross_checked ? field_value(view->result, column) : NULL;
 }
 
+static json_t *volume_time(const CellView *view, const Column *column, const char **reason) {
+  if (!view->result->cross_checked) return from_result(view, column, reason);
+  *reason = "cross-checked volumes tell nothing about time";
+  return NULL;
+}
+
 /* Either sign is a value. */
 static json_t *cross_check_difference(const CellView *view, const Column *column, const char **reason) {
   const CellResult *result = view->result;
@@ -422,7 +428,7 @@ static const Column table[] = {
      "mean Dice of all classes of volumes but the first, held out; absent classes do not count", from_result,
      RESULT(dice_mean)},
     {"volume_s", "volume_s", "s", COLUMN_REAL,
-     "mean time to infer a held-out volume by sliding windows, with reading it", from_result,
+     "mean time to infer a held-out volume by sliding windows, with reading it", volume_time,
      RESULT(volume_s)},
     {"loss_scale", "loss_scale", "1", COLUMN_REAL, "after the last step; 1 without loss scaling",
      scaler_field, RESULT(loss_scale)},
