@@ -337,7 +337,8 @@ static void take_batch_peaks(Cell *cell, const QueueBatch *batch, bool steady) {
   raise_to(&row->peak_reserved_bytes, statistics.reserved.peak_bytes);
   raise_to(&result->step_peak_bytes[pass], statistics.allocated.peak_bytes);
   raise_to(&result->step_reserved_bytes[pass], statistics.reserved.peak_bytes);
-  result->step_fragmentation[pass] = fmax(result->step_fragmentation[pass], space.fragmentation);
+  double *fragmentation = &result->step_fragmentation[pass];
+  *fragmentation = isnan(space.fragmentation) ? NAN : fmax(*fragmentation, space.fragmentation);
   if (steady) result->fragmentation = fmax(result->fragmentation, space.fragmentation); /* NaN before */
   cell_take_peaks(cell, steady);
   vl_tracker_reset_peaks(cell->tracker);

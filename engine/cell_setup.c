@@ -92,6 +92,15 @@ static Status check_device(const Cell *cell, const DeviceOptions *options) {
   if (options->cross_check && !cell->device->interface->cross_check)
     return vl_error(VL_UNSUPPORTED, "--cross-check: %s (%s) has no tracing of its own; cuda does (CUPTI)",
                     device->name, device->hardware);
+  const char *allocator = vl_recipe_value(&cell->recipe, "allocator");
+  if (!allocator || strcmp(allocator, "async") != 0) return vl_ok();
+  if (options->cross_check)
+    return vl_error(VL_UNSUPPORTED,
+                    "--cross-check with allocator=async: CUPTI's records are of blocks, and what "
+                    "the pool holds beside them is in none");
+  if (!cell->device->interface->backing(cell->device)->pool_obtain)
+    return vl_error(VL_UNSUPPORTED, "allocator=async: %s (%s) has no stream-ordered pools; cuda does",
+                    device->name, device->hardware);
   return vl_ok();
 }
 

@@ -317,7 +317,7 @@ typedef struct CellResult {
   int32_t peak_count;
   int64_t *live_bytes;          /* allocated when each step had ended, [peak_count] */
   int64_t *step_reserved_bytes; /* reserved peak of every step, [peak_count] */
-  double *step_fragmentation;   /* 1 - largest free block / free, when each step had ended, [peak_count] */
+  double *step_fragmentation;   /* HeapFreeSpace.fragmentation when each step had ended, [peak_count] */
   int64_t leak_bytes_per_step;  /* vl_leak_find after the first step; 0: none, -1: too few steps to tell */
   int32_t leak_count;
   struct {
@@ -365,7 +365,7 @@ typedef struct CellResult {
    * launches waited for copies. */
   int64_t evicted_bytes, fetched_bytes, peak_offload_bytes;
   double offload_stall_s;
-  int64_t oom_request_bytes, oom_largest_free_bytes; /* status oom only */
+  int64_t oom_request_bytes, oom_largest_free_bytes; /* status oom only; the latter -1: not known */
   char oom_segment[16];                              /* forward, backward, update or setup */
   int64_t events_per_step;
   double tracker_share; /* events per step x measured cost per event / step time; NaN unmeasured */

@@ -54,7 +54,8 @@ static const struct argp replay_argp = {
     .parser = parse_option,
     .args_doc = "TRACE",
     .doc =
-        "Replays an allocation trace under every allocation policy, on memory that is only numbers: what "
+        "Replays an allocation trace under every allocation policy but async, on memory that is only "
+        "numbers: what "
         "each "
         "reserves, beside the most that was in use at once, whether it runs out of memory under a capacity "
         "and "

@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* PyTorch's options at values its users choose. A threshold of garbage collection is a share of the capacity,
- * so without one it does nothing. */
+ * so without one it does nothing. Policy async is left out: where its blocks go is the driver's to decide, by
+ * rules that are not published, and on memory that is only numbers there is no driver to ask. */
 static const ReplayPolicy policies[] = {
     {"caching", {.policy = "caching"}, false, ""},
     {"caching, max split 32 MiB",
@@ -70,6 +71,9 @@ static bool is_planned(const ReplayPolicy *policy) { return strcmp(policy->optio
 /* ---- Running ---------------------------------------------------------------------------------------------------- */
 
 static Status refuse_policy(const char *policy) {
+  if (strcmp(policy, "async") == 0)
+    return vl_error(VL_UNSUPPORTED, "--policy async: the driver's pools follow rules that are not published, "
+                                    "so there is nothing to replay");
   char names[128] = "";
   for (int32_t i = 0; i < POLICY_COUNT; i++) {
     const char *name = policies[i].options.policy;

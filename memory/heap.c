@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -63,11 +64,11 @@ static Status describe_failure(Heap *heap, const AllocationRequest *request, con
   int64_t unused_bytes = limit_bytes - allocated_bytes;
   bool fragmented = unused_bytes >= heap->policy->needed_bytes(heap->state, request);
   heap->last_failure = (HeapFailure){request->bytes, space.largest_free_bytes, fragmented};
-  char wanted[32], allocated[32], reserved[32], capacity[32] = "none", largest[32], unused[32];
+  char wanted[32], allocated[32], reserved[32], capacity[32] = "none", largest[32] = "unknown", unused[32];
   vl_format_bytes(request->bytes, wanted, sizeof wanted);
   vl_format_bytes(allocated_bytes, allocated, sizeof allocated);
   vl_format_bytes(source->reserved_bytes, reserved, sizeof reserved);
-  vl_format_bytes(space.largest_free_bytes, largest, sizeof largest);
+  if (space.largest_free_bytes >= 0) vl_format_bytes(space.largest_free_bytes, largest, sizeof largest);
   vl_format_bytes(unused_bytes, unused, sizeof unused);
   if (source->capacity_bytes > 0) vl_format_bytes(source->capacity_bytes, capacity, sizeof capacity);
   return vl_error(VL_OUT_OF_MEMORY,
@@ -134,14 +135,16 @@ int64_t vl_heap_trim(Heap *heap) { return heap->policy->trim(heap->state); }
 
 void vl_heap_free_space(const Heap *heap, HeapFreeSpace *space) {
   heap->policy->free_space(heap->state, space);
-  if (space->free_bytes > 0)
+  if (space->largest_free_bytes < 0)
+    space->fragmentation = (double)NAN;
+  else if (space->free_bytes > 0)
     space->fragmentation = 1.0 - (double)space->largest_free_bytes / (double)space->free_bytes;
 }
 
 Status vl_heap_defragment(Heap *heap, HeapMoved *moved) {
   *moved = (HeapMoved){0};
   if (heap->policy->defragment == NULL)
-    return vl_error(VL_UNSUPPORTED, "policy %s has nothing to move: its blocks lie where they were planned",
+    return vl_error(VL_UNSUPPORTED, "policy %s has nothing to move: it does not choose where its blocks lie",
                     heap->policy->name);
   if (heap->source.backing->move == NULL)
     return vl_error(VL_UNSUPPORTED, "the device's memory cannot be moved");

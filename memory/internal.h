@@ -11,7 +11,7 @@ void vl_tracker_record_block(Tracker *tracker, MemoryAction action, const Block 
 /* MEMORY_MOVE_OUT and MEMORY_MOVE_IN of a block that is already where it goes. */
 void vl_tracker_record_move(Tracker *tracker, const Block *block, uintptr_t from);
 /* MEMORY_SEGMENT_RESERVE or MEMORY_SEGMENT_RELEASE. origin: where the range of addresses begins that this is
- * memory of; of a segment, its address. */
+ * memory of; of a segment, its address. Both 0: memory of a pool, which is counted and has no place. */
 void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t origin, uintptr_t address,
                                int64_t bytes, int stream);
 /* A request that failed; `bytes` as the policy would have rounded it. */
@@ -50,6 +50,8 @@ void vl_segment_release(SegmentSource *source, uintptr_t address, int64_t bytes,
 Status vl_segment_commit(SegmentSource *source, uintptr_t origin, int64_t offset, int64_t bytes,
                          int stream) VL_CHECKED;
 void vl_segment_decommit(SegmentSource *source, uintptr_t origin, int64_t offset, int64_t bytes, int stream);
+/* Counts what the backing's pool took or gave back since the last call. */
+void vl_segment_follow_pool(SegmentSource *source, int stream);
 
 /* ---- Policies (policies.c) ------------------------------------------------------------------------- */
 
@@ -82,7 +84,7 @@ typedef struct AllocationPolicy {
   HeapUnplanned (*unplanned)(const void *state);
 } AllocationPolicy;
 
-extern const AllocationPolicy vl_policy_caching, vl_policy_expandable, vl_policy_planned;
+extern const AllocationPolicy vl_policy_async, vl_policy_caching, vl_policy_expandable, vl_policy_planned;
 
 /* NULL when there is no policy of that name. */
 const AllocationPolicy *vl_policy_find(const char *name);

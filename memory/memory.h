@@ -22,6 +22,11 @@ const char *vl_memory_category_name(MemoryCategory category);
 /* What `caching` rounds blocks up to. */
 enum { VL_BLOCK_BYTES = 512 };
 
+/* What a block of a pool occupies a multiple of, at least: no address that CUDA allocates is aligned to less
+ * (CUDA C++ Programming Guide, "Size and Alignment Requirement"). What a pool rounds up to it does not tell.
+ */
+enum { VL_POOL_BLOCK_BYTES = 256 };
+
 /* Where segments come from. Implemented by a device (see devices/device.h) and, in tests, by a fake.
  * Addresses of a plan device are numbers that are never dereferenced. */
 typedef struct Backing {
@@ -45,6 +50,15 @@ typedef struct Backing {
   /* Optional: moves bytes to other addresses, or down over themselves; done when this returns. Nothing that
    * was launched still runs. */
   Status (*move)(void *context, uintptr_t to, uintptr_t from, int64_t bytes);
+  /* Optional, all four or none: an allocator of the driver's, which takes memory by itself, serves requests
+   * in the order of launches and keeps what is released for the next one. Addresses are multiples of
+   * VL_POOL_BLOCK_BYTES at least. VL_OUT_OF_MEMORY when the machine refuses. */
+  Status (*pool_obtain)(void *context, int64_t bytes, uintptr_t *address);
+  void (*pool_release)(void *context, uintptr_t address, int64_t bytes);
+  /* What it holds, in use or not. */
+  int64_t (*pool_reserved_bytes)(void *context);
+  /* Gives back what is not in use, as far as it can. */
+  void (*pool_trim)(void *context);
 } Backing;
 
 /* ---- Tracker -------------------------------------------------------------------------------------- */
@@ -177,9 +191,14 @@ typedef struct AllocationRequest {
  * granules are decommitted, wherever they lie.
  *
  * `planned` puts a block where the request says, see "Places planned ahead"; a request that says nothing is
- * served as by `caching`, beside it. */
+ * served as by `caching`, beside it.
+ *
+ * `async` asks a pool of the driver's (cudaMallocAsync) for every block. Which memory the pool takes and
+ * where blocks lie in it is its own affair: reserved is what it says it holds, allocated what the blocks
+ * occupy at least, and of its free memory only the sum is known. Its growth is known afterwards, so what
+ * exceeds the capacity is given back before the request is refused. */
 typedef struct HeapOptions {
-  const char *policy;     /* "caching", "expandable", "planned" */
+  const char *policy;     /* "caching", "expandable", "planned", "async" */
   int64_t capacity_bytes; /* most the heap may reserve; 0: no limit but the backing's */
   const char *tier;       /* for messages: what memory this is; NULL: the device's */
   /* Of caching, with PyTorch's semantics: */
@@ -218,15 +237,15 @@ int64_t vl_heap_trim(Heap *heap);
 /* The last request that found no room, and the largest free block then; zeros when none failed. */
 typedef struct HeapFailure {
   int64_t request_bytes;
-  int64_t largest_free_bytes;
-  bool fragmented; /* what was not in use would have sufficed in one piece */
+  int64_t largest_free_bytes; /* -1: not known, as in HeapFreeSpace */
+  bool fragmented;            /* what was not in use would have sufficed in one piece */
 } HeapFailure;
 HeapFailure vl_heap_last_failure(const Heap *heap);
 
 typedef struct HeapFreeSpace {
   int64_t free_bytes;         /* reserved and not allocated */
-  int64_t largest_free_bytes; /* largest single free block */
-  double fragmentation;       /* 1 - largest/free; 0 when nothing is free */
+  int64_t largest_free_bytes; /* largest single free block; -1: `async` does not know it */
+  double fragmentation;       /* 1 - largest/free; 0 when nothing is free; NaN: not known */
 } HeapFreeSpace;
 void vl_heap_free_space(const Heap *heap, HeapFreeSpace *space);
 
@@ -240,7 +259,8 @@ typedef struct HeapMoved {
 /* Moves blocks in use together, those of nearly empty segments into others, and gives back what is then free
  * in whole (segments; of `expandable` granules). A block keeps its bytes and its Block; Block.address is
  * where it is now, so whoever copied the address must read it again. Between steps only: nothing may run on
- * the device. VL_UNSUPPORTED: the backing cannot move, or the policy's blocks lie where they were planned. */
+ * the device. VL_UNSUPPORTED: the backing cannot move, or the policy does not choose where blocks lie:
+ * `planned` has them planned, `async` leaves it to the pool. */
 Status vl_heap_defragment(Heap *heap, HeapMoved *moved) VL_CHECKED;
 
 /* ---- Places planned ahead -------------------------------------------------------------------------------- */
@@ -346,7 +366,9 @@ typedef struct ReplayResult {
   int64_t time_ns;             /* all events took */
 } ReplayResult;
 /* Walks a trace through a heap of its own, on memory that is only numbers, and stops at the first request
- * that finds no room. Blocks not released in the trace are at its end. VL_INVALID: the options are. */
+ * that finds no room. Blocks not released in the trace are at its end. VL_INVALID: the options are;
+ * VL_UNSUPPORTED: `async`, whose rules are the driver's and not published, so that no numbers can follow it.
+ */
 Status vl_trace_replay(const Trace *trace, const ReplayOptions *options, ReplayResult *result) VL_CHECKED;
 
 /* A table like torch.cuda.memory_summary(): current and peak of allocated, requested, reserved,

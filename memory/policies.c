@@ -8,6 +8,7 @@ static const AllocationPolicy *const policies[] = {
     &vl_policy_caching,
     &vl_policy_expandable,
     &vl_policy_planned,
+    &vl_policy_async,
 };
 enum { POLICY_COUNT = sizeof policies / sizeof policies[0] };
 

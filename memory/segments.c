@@ -52,3 +52,13 @@ void vl_segment_decommit(SegmentSource *source, uintptr_t origin, int64_t offset
   source->backing->decommit(source->backing->context, address, bytes);
   give_back(source, origin, address, bytes, stream);
 }
+
+void vl_segment_follow_pool(SegmentSource *source, int stream) {
+  int64_t held_bytes = source->backing->pool_reserved_bytes(source->backing->context);
+  int64_t change_bytes = held_bytes - source->reserved_bytes;
+  source->reserved_bytes = held_bytes;
+  if (change_bytes > 0)
+    vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RESERVE, 0, 0, change_bytes, stream);
+  if (change_bytes < 0)
+    vl_tracker_record_segment(source->tracker, MEMORY_SEGMENT_RELEASE, 0, 0, -change_bytes, stream);
+}

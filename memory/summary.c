@@ -81,7 +81,10 @@ void vl_memory_summary(const Heap *heap, FILE *out) {
   print_cell(out, &unit, statistics.cached_free_at_peak_bytes);
   fputc('\n', out);
   fprintf(out, "%-14s", "largest free");
-  print_cell(out, &unit, space.largest_free_bytes);
+  if (space.largest_free_bytes >= 0)
+    print_cell(out, &unit, space.largest_free_bytes);
+  else
+    fprintf(out, " %16s", "unknown");
   fputc('\n', out);
   print_counts(out, &statistics);
 }

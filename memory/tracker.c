@@ -220,7 +220,7 @@ void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t 
     int64_t peak_before_bytes = statistics->reserved.peak_bytes;
     counter_change(&statistics->reserved, bytes);
     statistics->segment_reserves++;
-    add_segment(tracker, origin, address, bytes);
+    if (address != 0) add_segment(tracker, origin, address, bytes);
     if (statistics->reserved.peak_bytes > peak_before_bytes) {
       tracker->allocated_at_reserved_peak_bytes = statistics->allocated.current_bytes;
     }
@@ -232,7 +232,7 @@ void vl_tracker_record_segment(Tracker *tracker, MemoryAction action, uintptr_t 
       tracker,
       (MemoryEvent){
           .action = action, .address = address, .bytes = bytes, .requested_bytes = bytes, .stream = stream});
-  if (action == MEMORY_SEGMENT_RELEASE) remove_segments(tracker, address, bytes);
+  if (action == MEMORY_SEGMENT_RELEASE && address != 0) remove_segments(tracker, address, bytes);
 }
 
 void vl_tracker_record_failure(Tracker *tracker, const AllocationRequest *request, int64_t bytes) {

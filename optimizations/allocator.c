@@ -1,5 +1,6 @@
-/* allocator=caching, expandable or planned, with what PyTorch lets one set of the first two: which policy of
- * memory/memory.h cuts blocks from the device's memory. The graph stays as it is, and so does every result.
+/* allocator=caching, expandable, planned or async, with what PyTorch lets one set of the first two: which
+ * policy of memory/memory.h cuts blocks from the device's memory. The graph stays as it is, and so does every
+ * result.
  */
 #include "optimizations/internal.h"
 #include <math.h>
@@ -68,7 +69,7 @@ static Status parse_option(const char *value, char *option, Choice *choice) {
 }
 
 static Status parse(const char *value, Choice *choice) {
-  static const char *const policies[] = {"caching", "expandable", "planned"};
+  static const char *const policies[] = {"caching", "expandable", "planned", "async"};
   char copy[VL_RECIPE_VALUE_BYTES], *rest = NULL;
   *choice = (Choice){0};
   snprintf(copy, sizeof copy, "%s", value);
@@ -79,6 +80,7 @@ static Status parse(const char *value, Choice *choice) {
   if (!choice->policy) return refuse(value, "there is no such policy");
   if (!options) return vl_ok();
   if (strcmp(choice->policy, "planned") == 0) return refuse(value, "planned has no options");
+  if (strcmp(choice->policy, "async") == 0) return refuse(value, "async has no options");
   if (!*options || *options == ',' || strstr(options, ",,") || options[strlen(options) - 1] == ',')
     return refuse(value, "an option is missing");
   for (char *option = strtok_r(options, ",", &rest); option; option = strtok_r(NULL, ",", &rest))
@@ -112,15 +114,19 @@ const Optimization optimization_allocator = {
     .also_called =
         "PYTORCH_CUDA_ALLOC_CONF, PYTORCH_ALLOC_CONF, expandable_segments, max_split_size_mb, "
         "garbage_collection_threshold, roundup_power2_divisions, caching allocator, memory planning, "
-        "static memory allocation, fragmentation",
+        "static memory allocation, fragmentation, backend:cudaMallocAsync, cudaMallocAsync, "
+        "stream-ordered allocator, memory pool",
     .turn_on = "import os; os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"expandable_segments:True\""
                "  # before import torch; max-split, gc, round: \"max_split_size_mb:20,"
-               "garbage_collection_threshold:0.8,roundup_power2_divisions:4\"; planned: no equivalent",
+               "garbage_collection_threshold:0.8,roundup_power2_divisions:4\"; async: "
+               "\"backend:cudaMallocAsync\"; planned: no equivalent",
     .values =
         "caching[:max-split=20MiB,gc=0.8,round=4] (PyTorch's, with its options), "
         "expandable[:round=4,remap=always] (its expandable segments; remap is ours), planned (places from "
-        "the schedule)",
-    .help = "how blocks are cut from the device's memory: cached, in segments that grow, or planned ahead",
+        "the schedule), async (cuda only: the driver's pools, PyTorch's backend:cudaMallocAsync)",
+    .help = "how blocks are cut from the device's memory: cached, in segments that grow, planned ahead, or "
+            "by the "
+            "driver",
     .phase = PHASE_POLICY,
     .preserves = PRESERVES_BITWISE,
     .check = check,

@@ -8,6 +8,11 @@ static Status check(const Program *program, const char *value, const Recipe *rec
   (void)program;
   VL_TRY(optimization_one_of(&optimization_defragment, value, "every-step"));
   const char *allocator = vl_recipe_value(recipe, "allocator");
+  if (allocator && strcmp(allocator, "async") == 0)
+    return vl_error(VL_INVALID,
+                    "defragment=%s: with allocator=async blocks lie where the driver's pool puts them, and "
+                    "there is nothing to move",
+                    value);
   if (!allocator || strcmp(allocator, "planned") != 0) return vl_ok();
   return vl_error(VL_INVALID,
                   "defragment=%s: with allocator=planned blocks lie where they were planned, and "

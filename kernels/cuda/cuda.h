@@ -54,6 +54,8 @@ typedef struct CudaDevice {
   Backing backing;
   CudaAddresses *addresses; /* NULL: the driver has no virtual memory management */
   CudnnPlans *convolutions; /* NULL until first used */
+  cudaMemPool_t pool;       /* of policy async; NULL until first used */
+  int64_t pool_bytes;       /* what it held when last looked at */
   void *bounce;             /* what moves over itself goes through it; NULL until then */
   CudaLibraries *libraries; /* NULL until first used */
   struct StepSlots *slots;  /* of launches that are in no graph */

@@ -279,6 +279,7 @@ static void close_device(Device *device) {
   free(cuda->slots);
   cuda_addresses_close(&cuda->addresses);
   cuda_nvml_close(&cuda->nvml);
+  if (cuda->pool) (void)cudaMemPoolDestroy(cuda->pool);
   (void)cudaFree(cuda->bounce);
   (void)cudaFreeHost(cuda->fault);
   if (cuda->stream) (void)cudaStreamDestroy(cuda->stream);

@@ -64,6 +64,84 @@ static void decommit(void *context, uintptr_t address, int64_t bytes) {
   cuda_addresses_decommit(device->addresses, address, bytes);
 }
 
+/* ---- The driver's pool ------------------------------------------------------------------------------------ */
+
+static bool has_pools(void) {
+  int card = 0, supported = 0;
+  if (cudaGetDevice(&card) == cudaSuccess &&
+      cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, card) == cudaSuccess)
+    return supported != 0;
+  (void)cudaGetLastError();
+  return false;
+}
+
+/* Of our own, since libraries may use the device's default one. It keeps what is freed until it is trimmed.
+ */
+static Status open_pool(CudaDevice *device) {
+  if (device->pool) return vl_ok();
+  struct cudaMemPoolProps properties = {.allocType = cudaMemAllocationTypePinned,
+                                        .handleTypes = cudaMemHandleTypeNone,
+                                        .location = {.type = cudaMemLocationTypeDevice}};
+  uint64_t threshold = UINT64_MAX;
+  VL_TRY(cuda_status(cudaGetDevice(&properties.location.id), "cudaGetDevice", NULL));
+  VL_TRY(cuda_status(cudaMemPoolCreate(&device->pool, &properties), "cudaMemPoolCreate", NULL));
+  return cuda_status(cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &threshold),
+                     "cudaMemPoolSetAttribute", NULL);
+}
+
+static int64_t pool_reserved_bytes(void *context) {
+  CudaDevice *device = context;
+  uint64_t bytes = 0;
+  if (device->pool &&
+      cudaMemPoolGetAttribute(device->pool, cudaMemPoolAttrReservedMemCurrent, &bytes) != cudaSuccess)
+    (void)cudaGetLastError(); /* an earlier launch's, which synchronize reports */
+  if ((int64_t)bytes > device->pool_bytes) (void)cuda_driver_bytes(device);
+  device->pool_bytes = (int64_t)bytes;
+  return device->pool_bytes;
+}
+
+/* The block is there for what is queued from now on, and so for launches that are still collected. */
+static Status pool_obtain(void *context, int64_t bytes, uintptr_t *address) {
+  CudaDevice *device = context;
+  void *memory = NULL;
+  VL_TRY(open_pool(device));
+  cudaError_t error = cudaMallocFromPoolAsync(&memory, (size_t)bytes, device->pool, device->stream);
+  if (error == cudaErrorMemoryAllocation) {
+    size_t free_bytes = 0, total_bytes = 0;
+    (void)cudaGetLastError(); /* handled: the next call must not report it */
+    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+    return vl_error(VL_OUT_OF_MEMORY,
+                    "cuda: cudaMallocFromPoolAsync of %lld bytes refused; the card has %zu of %zu bytes free",
+                    (long long)bytes, free_bytes, total_bytes);
+  }
+  VL_TRY(cuda_status(error, "cudaMallocFromPoolAsync", NULL));
+  *address = (uintptr_t)memory;
+  (void)pool_reserved_bytes(device);
+  return vl_ok();
+}
+
+/* The block goes back where the stream is now, so launches that are still collected, and may use it, are
+ * queued before. A sequence in which blocks go back is thus launched piece by piece and never captured, which
+ * a graph would ask for the same addresses in every step anyway: no pool promises them. */
+static void pool_release(void *context, uintptr_t address, int64_t bytes) {
+  CudaDevice *device = context;
+  (void)bytes;
+  cuda_sequence_flush(device);
+  if (cudaFreeAsync((void *)address, device->stream) != cudaSuccess)
+    (void)cudaGetLastError(); /* an earlier launch's, which synchronize reports */
+}
+
+/* What the host has not seen being freed may stay in the pool. */
+static void pool_trim(void *context) {
+  CudaDevice *device = context;
+  if (!device->pool) return;
+  cuda_sequence_flush(device);
+  (void)cudaStreamSynchronize(device->stream);
+  if (cudaMemPoolTrimTo(device->pool, 0) != cudaSuccess) (void)cudaGetLastError();
+}
+
+/* ---- Moving ----------------------------------------------------------------------------------------------- */
+
 Status cuda_bounce_open(CudaDevice *device) {
   if (device->bounce) return vl_ok();
   return cuda_status(cudaMalloc(&device->bounce, CUDA_BOUNCE_BYTES),
@@ -107,6 +185,12 @@ static Status move(void *context, uintptr_t to, uintptr_t from, int64_t bytes) {
 
 Backing cuda_backing(CudaDevice *device) {
   Backing backing = {.context = device, .reserve = reserve, .release = release, .move = move};
+  if (has_pools()) {
+    backing.pool_obtain = pool_obtain;
+    backing.pool_release = pool_release;
+    backing.pool_reserved_bytes = pool_reserved_bytes;
+    backing.pool_trim = pool_trim;
+  }
   if (!device->addresses) return backing;
   backing.reserve_addresses = reserve_addresses;
   backing.release_addresses = release_addresses;

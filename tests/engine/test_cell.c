@@ -371,6 +371,20 @@ static void tf32_needs_a_card_that_has_it(void **state) {
   }
 }
 
+static void pools_are_of_a_card(void **state) {
+  (void)state;
+  static const char *const devices[] = {"cpu", "plan"};
+  for (int i = 0; i < 2; i++) {
+    CellSpec spec = small_bert();
+    snprintf(spec.device, sizeof spec.device, "%s", devices[i]);
+    CellResult result = run_recipe(spec, "allocator=async");
+    assert_string_equal(result.status, "unsupported");
+    assert_non_null(strstr(result.error, "allocator=async"));
+    assert_non_null(strstr(result.error, devices[i]));
+    vl_cell_result_clear(&result);
+  }
+}
+
 /* Nothing of cpu's sums depends on timing, and it has nothing to try. */
 static void algorithms_are_tried_where_there_are_several(void **state) {
   (void)state;
@@ -721,6 +735,7 @@ int main(void) {
       cmocka_unit_test(running_out_of_memory_is_a_result_f1),
       cmocka_unit_test(emulated_cells_say_so),
       cmocka_unit_test(tf32_needs_a_card_that_has_it),
+      cmocka_unit_test(pools_are_of_a_card),
       cmocka_unit_test(algorithms_are_tried_where_there_are_several),
       cmocka_unit_test(monitors_tell_of_every_step),
       cmocka_unit_test(sketches_of_gradients_can_be_compared),

@@ -254,6 +254,9 @@ static void every_policy_is_told(void **state) {
   status = vl_replay_run(file, "cashing", 0, true, &set);
   assert_int_equal(status.code, VL_INVALID);
   assert_non_null(strstr(status.message, "--policy cashing is unknown; accepted: caching"));
+  status = vl_replay_run(file, "async", 0, true, &set);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "--policy async: the driver's pools"));
   vl_trace_destroy(&file);
 }
 

@@ -49,7 +49,11 @@ static void combinations_are_refused_with_a_reason(void **state) {
       {{.policy = "planned", .round_divisions = 4}, "no options"},
       {{.policy = "planned", .max_split_bytes = 20 * MIB}, "no options"},
       {{.policy = "planned", .gc_threshold = 0.5, .capacity_bytes = MIB}, "no options"},
-      {{.policy = "paged"}, "caching, expandable, planned"},
+      {{.policy = "paged"}, "caching, expandable, planned, async"},
+      {{.policy = "async", .round_divisions = 4}, "no options"},
+      {{.policy = "async", .remap = true}, "no options"},
+      {{.policy = "async", .max_split_bytes = 20 * MIB}, "no options"},
+      {{.policy = "async", .gc_threshold = 0.5, .capacity_bytes = MIB}, "no options"},
   };
   FakeBacking fake = {0};
   fake.backing.commit = commit_nothing;
@@ -64,6 +68,8 @@ static void combinations_are_refused_with_a_reason(void **state) {
   Heap *heap = NULL;
   HeapOptions expandable = {.policy = "expandable"};
   assert_int_equal(vl_heap_create(&fake.backing, &expandable, NULL, &heap).code, VL_UNSUPPORTED);
+  HeapOptions async = {.policy = "async"};
+  assert_int_equal(vl_heap_create(&fake.backing, &async, NULL, &heap).code, VL_UNSUPPORTED);
 }
 
 /* ---- round ------------------------------------------------------------------------------------------------ */

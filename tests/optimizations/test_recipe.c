@@ -124,6 +124,8 @@ static void refusals_name_what_is_accepted(void **state) {
   assert_refused("allocator=expandable:max-split=20MiB", "expandable takes no max-split",
                  "never be used again");
   assert_refused("allocator=planned:round=4", "planned has no options", "");
+  assert_refused("allocator=async:round=4", "async has no options", "cudaMallocAsync");
+  assert_refused("allocator=async defragment=every-step", "there is nothing to move", "pool");
   assert_refused("defragment=always", "defragment=always", "every-step");
   assert_refused("allocator=planned defragment=every-step", "there is nothing to move", "");
   char text[600];

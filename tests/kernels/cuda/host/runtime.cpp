@@ -9,7 +9,8 @@
  *   sm=90          compute capability
  *   memory=BYTES   of the card (8 GiB)
  *   fail=N         the N-th allocation of the process is refused
- *   library=BYTES  taken with the first stream and held, as libraries do for themselves */
+ *   library=BYTES  taken with the first stream and held, as libraries do for themselves
+ *   pools=1        0: no stream-ordered pools */
 #include "runtime.h"
 
 #include <cstdio>
@@ -50,6 +51,18 @@ struct CUevent_st {
   CUgraph_st *graph = nullptr; /* recorded while captured */
 };
 
+/* Chunks of memory cut into ranges, which are in use or free. */
+struct CUmemPoolHandle_st {
+  struct Chunk {
+    char *memory;
+    size_t bytes;
+    std::map<size_t, size_t> used; /* bytes by offset */
+  };
+  std::vector<Chunk> chunks;
+  CUstream_st *stream = nullptr; /* of the last call */
+  size_t returning = 0;          /* frees that have not run */
+};
+
 namespace {
 
 constexpr size_t context_bytes = 300U << 20;
@@ -59,7 +72,7 @@ struct Allocation {
 };
 
 struct Card {
-  long driver = CUDART_VERSION, cards = 1, sm = 90, fail = 0;
+  long driver = CUDART_VERSION, cards = 1, sm = 90, fail = 0, pools = 1;
   size_t memory = size_t{8} << 30, library = 0;
   size_t used = context_bytes;
   long allocations = 0;
@@ -102,6 +115,8 @@ void read_card() {
       card.fail = (long)value;
     else if (name == "library")
       card.library = (size_t)value;
+    else if (name == "pools")
+      card.pools = (long)value;
     else if (!name.empty()) {
       fprintf(stderr, "VRAMLAB_HOST_CARD: unknown word '%s'\n", name.c_str());
       abort();
@@ -269,7 +284,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   case cudaDevAttrMaxSharedMemoryPerBlockOptin:
     *value = (card.sm >= 90 ? 227 : card.sm >= 80 ? 99 : 64) * 1024;
     break;
-  case cudaDevAttrMemoryPoolsSupported: *value = 0; break;
+  case cudaDevAttrMemoryPoolsSupported: *value = (int)card.pools; break;
   default: return result(cudaErrorInvalidValue);
   }
   return cudaSuccess;
@@ -396,6 +411,126 @@ cudaError_t cudaMemset(void *at, int value, size_t bytes) {
   drain(&legacy);
   memset(at, value, bytes);
   return cudaSuccess;
+}
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+
+namespace {
+
+constexpr size_t pool_block = 512, pool_chunk = size_t{2} << 20;
+std::vector<cudaMemPool_t> pools;
+
+size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+/* The first gap that is wide enough; nullptr: none. */
+char *take_from(CUmemPoolHandle_st::Chunk &chunk, size_t bytes) {
+  size_t at = 0;
+  for (const auto &[offset, used] : chunk.used) {
+    if (offset - at >= bytes) break;
+    at = offset + used;
+  }
+  if (chunk.bytes - at < bytes) return nullptr;
+  chunk.used[at] = bytes;
+  return chunk.memory + at;
+}
+
+void drop_unused_chunks(cudaMemPool_t pool) {
+  for (size_t i = pool->chunks.size(); i-- > 0;) {
+    if (!pool->chunks[i].used.empty()) continue;
+    card.used -= pool->chunks[i].bytes;
+    free(pool->chunks[i].memory);
+    pool->chunks.erase(pool->chunks.begin() + (long)i);
+  }
+}
+
+} // namespace
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps *properties) {
+  std::lock_guard<std::recursive_mutex> hold(lock);
+  if (card.pools == 0) return result(cudaErrorNotSupported);
+  if (properties->allocType != cudaMemAllocationTypePinned ||
+      properties->location.type != cudaMemLocationTypeDevice)
+    return result(cudaErrorInvalidValue);
+  *pool = new CUmemPoolHandle_st;
+  pools.push_back(*pool);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  std::lock_guard<std::recursive_mutex> hold(lock);
+  drain_all();
+  for (size_t i = 0; i < pools.size(); i++)
+    if (pools[i] == pool) pools.erase(pools.begin() + (long)i);
+  drop_unused_chunks(pool);
+  for (const auto &chunk : pool->chunks) {
+    fprintf(stderr, "cudaMemPoolDestroy: %zu blocks are in use\n", chunk.used.size());
+    abort();
+  }
+  delete pool;
+  return cudaSuccess;
+}
+/* A pool that keeps all it has is the only one there is here. */
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value) {
+  (void)pool;
+  bool keeps_all =
+      attribute == cudaMemPoolAttrReleaseThreshold && *static_cast<uint64_t *>(value) == UINT64_MAX;
+  return keeps_all ? cudaSuccess : result(cudaErrorInvalidValue);
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value) {
+  std::lock_guard<std::recursive_mutex> hold(lock);
+  uint64_t reserved = 0;
+  if (attribute != cudaMemPoolAttrReservedMemCurrent) return result(cudaErrorInvalidValue);
+  for (const auto &chunk : pool->chunks)
+    reserved += chunk.bytes;
+  memcpy(value, &reserved, sizeof reserved);
+  return cudaSuccess;
+}
+/* Memory whose freeing has not been seen by the host stays. */
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes) {
+  std::lock_guard<std::recursive_mutex> hold(lock);
+  if (bytes != 0) return result(cudaErrorInvalidValue);
+  if (pool->returning == 0) drop_unused_chunks(pool);
+  return cudaSuccess;
+}
+/* While a stream is captured CUDA makes a node of it, which nothing here wants. */
+cudaError_t cudaMallocFromPoolAsync(void **memory, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  std::lock_guard<std::recursive_mutex> hold(lock);
+  CUstream_st *own = stream_of(stream);
+  *memory = nullptr;
+  if (forbidden()) return result(cudaErrorStreamCaptureUnsupported);
+  if (pool->stream && pool->stream != own) drain(pool->stream);
+  pool->stream = own;
+  bytes = round_up(bytes ? bytes : 1, pool_block);
+  for (auto &chunk : pool->chunks)
+    if ((*memory = take_from(chunk, bytes))) return cudaSuccess;
+  size_t chunk_bytes = round_up(bytes, pool_chunk);
+  char *made = is_refused(chunk_bytes) ? nullptr : static_cast<char *>(take(chunk_bytes));
+  if (!made) return result(cudaErrorMemoryAllocation);
+  card.used += chunk_bytes;
+  pool->chunks.push_back({made, chunk_bytes, {{0, bytes}}});
+  *memory = made;
+  return cudaSuccess;
+}
+/* To be had again at once, by what comes later in the stream; what is read of it after the free is NaN. */
+cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream) {
+  std::lock_guard<std::recursive_mutex> hold(lock);
+  CUstream_st *own = stream_of(stream);
+  if (forbidden()) return result(cudaErrorStreamCaptureUnsupported);
+  for (cudaMemPool_t pool : pools)
+    for (auto &chunk : pool->chunks) {
+      char *at = static_cast<char *>(memory);
+      if (at < chunk.memory || at >= chunk.memory + chunk.bytes) continue;
+      auto found = chunk.used.find((size_t)(at - chunk.memory));
+      if (found == chunk.used.end()) return result(cudaErrorInvalidValue);
+      size_t bytes = found->second;
+      chunk.used.erase(found);
+      pool->returning++;
+      queue(own, [=] {
+        memset(at, 0xFF, bytes);
+        pool->returning--;
+      });
+      return cudaSuccess;
+    }
+  return result(cudaErrorInvalidValue);
 }
 
 /* ---- Streams and events ---------------------------------------------------------------------------------------------- */

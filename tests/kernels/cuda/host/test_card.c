@@ -82,6 +82,114 @@ static void retries_start_from_where_they_were(void **state) {
   vl_device_close(&device);
 }
 
+/* Policy async on 1000 MiB: what the heap says is reserved is what the card has less, refusals leave nothing
+ * behind, and memory goes back in the order of the stream: what is copied into a block reads as it was
+ * written, though the block that was there before has just been freed and not waited for. */
+static void pools_are_counted_and_ordered(void **state) {
+  (void)state;
+  const int64_t mib = 1 << 20;
+  enum { ELEMENTS = 1 << 18 };
+  Device *device = open_card();
+  const Backing *backing = device->interface->backing(device);
+  Tracker *tracker = vl_tracker_create(false);
+  Heap *heap = NULL;
+  HeapOptions options = {.policy = "async"};
+  assert_int_equal(vl_heap_create(backing, &options, tracker, &heap).code, VL_OK);
+  int64_t before = device->interface->driver_bytes(device);
+  MemoryStatistics statistics;
+  for (int round = 0; round < 3; round++) {
+    Block *blocks[3] = {NULL};
+    Status failed = attempt(heap, 400 * mib, blocks);
+    assert_int_equal(failed.code, VL_OUT_OF_MEMORY);
+    assert_non_null(strstr(failed.message, "bytes free"));
+    Status retried = attempt(heap, 200 * mib, blocks);
+    if (retried.code != VL_OK) fail_msg("round %d: %s", round, retried.message);
+    vl_tracker_statistics(tracker, &statistics);
+    assert_int_equal(statistics.allocated.current_bytes, 600 * mib);
+    assert_int_equal(device->interface->driver_bytes(device) - before, statistics.reserved.current_bytes);
+    for (int i = 0; i < 3; i++)
+      vl_heap_release(heap, &blocks[i]);
+    assert_int_equal(device->interface->synchronize(device).code, VL_OK); /* no error sticks */
+  }
+  assert_true(vl_heap_trim(heap) > 0);
+  assert_int_equal(device->interface->driver_bytes(device), before);
+
+  Storage storage = {.name = "pattern", .dtype = DTYPE_F32, .elements = ELEMENTS, .layout = LAYOUT_PLAIN};
+  float *sent = vl_allocate(4 * ELEMENTS), *received = vl_allocate(4 * ELEMENTS);
+  uintptr_t first = 0;
+  for (int round = 0; round < 3; round++) {
+    AllocationRequest request = {.bytes = 4 * ELEMENTS, .category = MEMORY_ACTIVATION, .name = "pattern"};
+    Block *block = NULL;
+    assert_int_equal(vl_heap_obtain(heap, &request, &block).code, VL_OK);
+    if (round == 0) first = block->address;
+    assert_int_equal(block->address, first); /* on the host machine; the same memory at once */
+    for (int i = 0; i < ELEMENTS; i++)
+      sent[i] = (float)(i + round);
+    assert_int_equal(device->interface->upload(device, &storage, sent, block->address).code, VL_OK);
+    assert_int_equal(device->interface->download(device, &storage, block->address, received).code, VL_OK);
+    assert_memory_equal(sent, received, 4 * ELEMENTS);
+    vl_heap_release(heap, &block);
+  }
+  free(sent);
+  free(received);
+  vl_heap_destroy(&heap);
+  assert_int_equal(device->interface->driver_bytes(device), before);
+  vl_tracker_destroy(&tracker);
+  vl_device_close(&device);
+}
+
+/* A block that goes back while launches are still collected is freed after those of them that read it: on the
+ * host machine what is read later is NaN. */
+static void collected_launches_come_before_the_free(void **state) {
+  (void)state;
+  enum { ELEMENTS = 1000 };
+  static const int64_t shape[] = {ELEMENTS};
+  float host[ELEMENTS], got[ELEMENTS];
+  Device *device = open_card();
+  const DeviceInterface *interface = device->interface;
+  const Backing *backing = interface->backing(device);
+  Graph *graph = vl_graph_create("sequence");
+  Tensor *x = vl_graph_tensor(graph, "x", ROLE_ACTIVATION, DTYPE_F32, 1, shape);
+  Node *node = NULL;
+  Kernel *kernel = NULL;
+  LayoutId inputs[VL_MAX_INPUTS] = {LAYOUT_PLAIN}, outputs[VL_MAX_OUTPUTS] = {LAYOUT_PLAIN};
+  assert_int_equal(vl_graph_add(graph, "relu", &(OpParams){.dtype = DTYPE_F32}, &x, 1, &node).code, VL_OK);
+  assert_int_equal(interface->choose_layouts(device, node, inputs, outputs).code, VL_OK);
+  assert_int_equal(interface->prepare(device, node, inputs, outputs, &kernel).code, VL_OK);
+  assert_int_equal(interface->build(device, kernel).code, VL_OK);
+  uintptr_t from[VL_MAX_INPUTS] = {0}, to[VL_MAX_OUTPUTS] = {0};
+  assert_int_equal(backing->reserve(backing->context, (int64_t)sizeof got, &to[0]).code, VL_OK);
+  for (int i = 0; i < ELEMENTS; i++)
+    host[i] = (float)(i + 1);
+  for (int step = 0; step < 4; step++) { /* as often as it takes to capture */
+    assert_int_equal(backing->pool_obtain(backing->context, 4096, &from[0]).code, VL_OK);
+    assert_int_equal(interface->upload(device, x->storage, host, from[0]).code, VL_OK);
+    interface->sequence_begin(device, graph);
+    assert_int_equal(interface->launch(device, kernel, from, to, 0, &(LaunchContext){0}).code, VL_OK);
+    backing->pool_release(backing->context, from[0], 4096);
+    assert_int_equal(interface->sequence_end(device).code, VL_OK);
+    assert_int_equal(interface->synchronize(device).code, VL_OK);
+    assert_int_equal(interface->download(device, node->outputs[0]->storage, to[0], got).code, VL_OK);
+    assert_memory_equal(got, host, sizeof got);
+  }
+  backing->release(backing->context, to[0], (int64_t)sizeof got);
+  interface->kernel_destroy(device, &kernel);
+  vl_graph_destroy(&graph);
+  vl_device_close(&device);
+}
+
+static void a_card_may_have_no_pools(void **state) {
+  (void)state;
+  Device *device = open_card();
+  Heap *heap = NULL;
+  HeapOptions options = {.policy = "async"};
+  Status status = vl_heap_create(device->interface->backing(device), &options, NULL, &heap);
+  assert_int_equal(status.code, VL_UNSUPPORTED);
+  assert_non_null(strstr(status.message, "pools"));
+  assert_null(heap);
+  vl_device_close(&device);
+}
+
 /* Whichever allocation of the process is refused, opening included: a Status, and nothing is left behind. */
 static void any_refusal_is_a_result(void **state) {
   (void)state;
@@ -129,11 +237,16 @@ static void no_driver_is_named(void **state) {
 int main(int argc, char **argv) {
   const struct CMUnitTest readings[] = {cmocka_unit_test(readings_have_holes)};
   const struct CMUnitTest memory[] = {cmocka_unit_test(retries_start_from_where_they_were)};
+  const struct CMUnitTest pools[] = {cmocka_unit_test(pools_are_counted_and_ordered),
+                                     cmocka_unit_test(collected_launches_come_before_the_free)};
+  const struct CMUnitTest no_pools[] = {cmocka_unit_test(a_card_may_have_no_pools)};
   const struct CMUnitTest refusal[] = {cmocka_unit_test(any_refusal_is_a_result)};
   const struct CMUnitTest driver[] = {cmocka_unit_test(no_driver_is_named)};
   const char *what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "readings") == 0) return cmocka_run_group_tests(readings, NULL, NULL);
   if (strcmp(what, "memory") == 0) return cmocka_run_group_tests(memory, NULL, NULL);
+  if (strcmp(what, "pools") == 0) return cmocka_run_group_tests(pools, NULL, NULL);
+  if (strcmp(what, "no-pools") == 0) return cmocka_run_group_tests(no_pools, NULL, NULL);
   if (strcmp(what, "refusal") == 0) return cmocka_run_group_tests(refusal, NULL, NULL);
   if (strcmp(what, "driver") == 0) return cmocka_run_group_tests(driver, NULL, NULL);
   return 2;
