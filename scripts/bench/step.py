@@ -26,7 +26,7 @@ RECIPES = {"resnet50": {"fp32": "stack=vramlab recompute=norm update=in-backward
            "bert-base": {"fp32": "stack=vramlab recompute=norm update=in-backward",
                          "bf16": "stack=vramlab amp=bf16 update=in-backward"},
            "unet3d": {"fp32": "stack=vramlab recompute=norm update=in-backward",
-                      "bf16": "stack=vramlab amp=bf16 recompute=norm update=in-backward"}}
+                      "bf16": "stack=vramlab amp=bf16 update=in-backward"}}
 INFERENCE = {"fp32": "stack=vramlab", "bf16": "stack=vramlab amp=bf16 weights=once"}
 BATCHES = {"resnet50": 16, "bert-base": 8, "unet3d": 2}
 CONVOLUTIONS = ("resnet50", "unet3d")  # nets that PyTorch runs in channels-last too
