@@ -79,6 +79,9 @@ int32_t vl_gnuplot_wrapped(FILE *out, const char *text, size_t width);
 /* A number or NaN, as gnuplot reads it. */
 void vl_gnuplot_number(FILE *out, double value);
 
+/* How many names of the key stand in a row. gnuplot makes one of two when it thinks they do not fit, which it
+ * does from 40 characters on, and the key then runs into the plot: so two only of names that surely fit. */
+int vl_figure_key_columns(size_t longest_name);
 /* The subtitle: what is shown, and whether a record's device measured or predicted it. */
 void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *record);
 

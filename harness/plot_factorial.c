@@ -64,6 +64,7 @@ static void name_set(const Sets *sets, int32_t at, char *text, size_t size) {
 static void write_names(const Sets *sets, const uint32_t *rows, int32_t count, const char *between,
                         FigureData *out) {
   char text[64];
+  size_t longest = 0;
   fprintf(out->variables, "rows = %d\narray row_names[%d] = [", count, count);
   for (int32_t r = 0; r < count; r++) {
     vl_factors_text(rows[r], between, text, sizeof(text));
@@ -76,8 +77,9 @@ static void write_names(const Sets *sets, const uint32_t *rows, int32_t count, c
     name_set(sets, s, name, sizeof(name));
     fputs(s > 0 ? ", " : "", out->variables);
     vl_gnuplot_text(out->variables, name);
+    if (strlen(name) > longest) longest = strlen(name);
   }
-  fprintf(out->variables, "]\nkeys = sets\nkey_columns = 2\n");
+  fprintf(out->variables, "]\nkeys = sets\nkey_columns = %d\n", vl_figure_key_columns(longest));
 }
 
 /* How the factors are there, but for what the sets differ in, and where it ran. */

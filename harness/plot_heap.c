@@ -453,7 +453,8 @@ Status vl_select_fragmentation(const PlotInput *input, const Workload *workload,
     vl_figure_subtitle(out, text, lines[0]);
     fprintf(out->variables,
             "]\nseries = %d\nkeys = %d\nkey_columns = %d\nxmax = %lld\nratio_max = %.9g\nbody = 520\n", count,
-            count, longest > 40 ? 1 : 2, (long long)steps_max, 1 + 1.15 * (ratio_max - 1) + 0.02);
+            count, vl_figure_key_columns((size_t)longest), (long long)steps_max,
+            1 + 1.15 * (ratio_max - 1) + 0.02);
   }
   free(cells.records);
   return vl_ok();

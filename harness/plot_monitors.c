@@ -150,7 +150,7 @@ static void write_names(const json_t *const *cells, int32_t count, FigureData *o
     vl_gnuplot_text(out->variables, name);
     if (strlen(name) > longest) longest = strlen(name);
   }
-  fprintf(out->variables, "]\nkey_columns = %d\n", longest > 40 ? 1 : 2);
+  fprintf(out->variables, "]\nkey_columns = %d\n", vl_figure_key_columns(longest));
   char what[48] = "";
   if (one_batch) snprintf(what, sizeof(what), "batch %lld", (long long)vl_record_batch(cells[0]));
   if (one_device)

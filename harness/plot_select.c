@@ -90,6 +90,8 @@ void vl_gnuplot_number(FILE *out, double value) {
     fputs("NaN", out);
 }
 
+int vl_figure_key_columns(size_t longest_name) { return longest_name > 38 ? 1 : 2; }
+
 void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *record) {
   char device[256];
   vl_device_text(record, device, sizeof(device));
@@ -250,7 +252,7 @@ static void write_lines(FILE *out, const Line *lines, int32_t count) {
     if (strlen(lines[i].name) > longest) longest = strlen(lines[i].name);
     any_measured = any_measured || !vl_record_is_predicted(lines[i].first);
   }
-  fprintf(out, "series = %d\nkeys = series\nkey_columns = %d\n", count, longest > 40 ? 1 : 2);
+  fprintf(out, "series = %d\nkeys = series\nkey_columns = %d\n", count, vl_figure_key_columns(longest));
   if (count == 0) return;
   fprintf(out, "array names[%d] = [", count);
   for (int32_t i = 0; i < count; i++) {

@@ -669,8 +669,17 @@ static void fragmentation_is_drawn_of_allocators(void **state) {
   }
 }
 
+/* gnuplot puts names of 40 characters one a row whatever it is allowed, and a head made for two a row then
+ * lies over the plot: seen in the figures of unet-case. */
+static void long_names_stand_one_a_row(void **state) {
+  (void)state;
+  assert_int_equal(vl_figure_key_columns(strlen("amp=fp16, dynamic batch bucketed:3878MiB")), 1);
+  assert_int_equal(vl_figure_key_columns(strlen("stack=vramlab amp=bf16")), 2);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(long_names_stand_one_a_row),
       cmocka_unit_test(heap_map_has_every_block),
       cmocka_unit_test(fragmentation_is_drawn_of_allocators),
       cmocka_unit_test(every_figure_of_a_growth_store),
