@@ -15,8 +15,10 @@ typedef struct Expandable {
 /* More than any machine has; addresses cost nothing. A multiple of every granule. */
 static const int64_t address_bytes = INT64_C(52429) * VL_LARGE_SEGMENT_BYTES; /* 1 TiB and a little */
 
-static int64_t granule_bytes(const PieceSegment *segment) {
-  return segment->small ? VL_SMALL_SEGMENT_BYTES : VL_LARGE_SEGMENT_BYTES;
+/* What memory comes and goes in. Where granules follow the need, all are the smallest that a driver maps (2
+ * MiB): of PyTorch's 20 MiB, most of many stay behind, around whatever lives in them. */
+static int64_t granule_bytes(const Expandable *expandable, bool small) {
+  return small || expandable->remap ? VL_SMALL_SEGMENT_BYTES : VL_LARGE_SEGMENT_BYTES;
 }
 
 /* ---- Giving back ---------------------------------------------------------------------------------------- */
@@ -32,7 +34,8 @@ static void forget(Expandable *expandable, PieceSegment *segment) {
 static int64_t decommit(Expandable *expandable, Piece *piece, int64_t most_bytes, Piece **after) {
   Pieces *pieces = &expandable->pieces;
   PieceSegment *segment = piece->segment;
-  int64_t granule = granule_bytes(segment), begin = vl_round_up(piece->node.offset, granule);
+  int64_t granule = granule_bytes(expandable, segment->small),
+          begin = vl_round_up(piece->node.offset, granule);
   int64_t end = (piece->node.offset + piece->node.bytes) / granule * granule;
   *after = piece->next;
   if (begin >= end) return 0;
@@ -98,7 +101,7 @@ static Status add_segment(Expandable *expandable, int stream, bool small, Piece 
   Pieces *pieces = &expandable->pieces;
   const Backing *backing = pieces->source->backing;
   uintptr_t address = 0;
-  int64_t granule = small ? VL_SMALL_SEGMENT_BYTES : VL_LARGE_SEGMENT_BYTES;
+  int64_t granule = granule_bytes(expandable, small);
   VL_TRY(backing->reserve_addresses(backing->context, address_bytes, granule, &address));
   *piece = vl_pieces_add_segment(pieces, address, address_bytes, stream, small, PIECE_UNCOMMITTED)->first;
   return vl_ok();
@@ -119,7 +122,7 @@ static void take_free_granules(Expandable *expandable, int64_t bytes, const Piec
 static Status commit(Expandable *expandable, Piece *piece, int64_t bytes, Piece **free_piece) {
   Pieces *pieces = &expandable->pieces;
   const PieceSegment *segment = piece->segment;
-  int64_t whole_bytes = vl_round_up(bytes, granule_bytes(segment));
+  int64_t whole_bytes = vl_round_up(bytes, granule_bytes(expandable, segment->small));
   if (expandable->remap) take_free_granules(expandable, whole_bytes, piece->previous);
   VL_TRY(
       vl_segment_commit(pieces->source, segment->address, piece->node.offset, whole_bytes, segment->stream));

@@ -211,7 +211,7 @@ typedef struct HeapOptions {
   int32_t round_divisions; /* roundup_power2_divisions: sizes are rounded up to the next of so many steps
                               between powers of two; also of expandable. 0: off, else 2, 4, ..., 64 */
   /* Ours, of expandable: free granules go where memory is needed before more is taken, not only before a
-   * request fails. */
+   * request fails, and all are of 2 MiB. */
   bool remap;
 } HeapOptions;
 

@@ -226,6 +226,39 @@ static void a_queue_of_sizes_stays_near_what_it_uses(void **state) {
   }
 }
 
+/* The same of a cell: volumes of four shapes whose batches are sized by a capacity, in their order. */
+static void a_mixed_queue_of_volumes_stays_within_5_percent(void **state) {
+  (void)state;
+  static const struct {
+    const char *recipe;
+    double low, high; /* of training and inference */
+  } rows[] = {
+      {"dynamic-batch=in-order allocator=caching", 1.05, 9.0},
+      {"dynamic-batch=in-order allocator=expandable:remap=always defragment=every-step", 1.0, 1.05},
+      {"dynamic-batch=bucketed allocator=expandable:remap=always defragment=every-step", 1.0, 1.05},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (int inference = 0; inference < 2; inference++) {
+      CellSpec spec;
+      CellResult result;
+      vl_cell_spec_init(&spec);
+      snprintf(spec.case_name, sizeof spec.case_name, "unet3d");
+      snprintf(spec.device, sizeof spec.device, "plan");
+      snprintf(spec.queue, sizeof spec.queue, "32x48x64:6,64x64x64:6,96x96x64:3,96x96x96:2");
+      snprintf(spec.recipe, sizeof spec.recipe, "%s", rows[i].recipe);
+      spec.micro_batch = 2;
+      spec.inference = inference == 1;
+      spec.capacity_bytes = (spec.inference ? INT64_C(2) : INT64_C(4)) << 30;
+      require_ok(vl_cell_run(&spec, NULL, &result));
+      assert_string_equal(result.status, "ok");
+      print_message("  %s, %s: reserved %.3f of allocated\n", rows[i].recipe,
+                    spec.inference ? "inference" : "training", result.reserved_over_allocated);
+      assert_true(result.reserved_over_allocated >= rows[i].low);
+      assert_true(result.reserved_over_allocated <= rows[i].high);
+      vl_cell_result_clear(&result);
+    }
+}
+
 /* ---- Near the bound ------------------------------------------------------------------------------------- */
 
 static void plan_cell(const char *case_name, int64_t batch, int64_t global_batch, const char *recipe,
@@ -281,6 +314,7 @@ int main(void) {
       cmocka_unit_test(what_has_no_place_is_named),
       cmocka_unit_test(programs_share_the_step_region),
       cmocka_unit_test(a_queue_of_sizes_stays_near_what_it_uses),
+      cmocka_unit_test(a_mixed_queue_of_volumes_stays_within_5_percent),
       cmocka_unit_test(planned_is_within_2_percent_of_the_bound),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
