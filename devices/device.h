@@ -80,6 +80,12 @@ typedef struct DeviceCrossCheck {
   int64_t dropped;            /* records that were lost: the other figures lack them */
 } DeviceCrossCheck;
 
+/* Launches queued between sequence_begin and sequence_end since the device was opened. */
+typedef struct DeviceGraphs {
+  int64_t sequences, as_graphs; /* ended, and those of them that went as one graph */
+  char refusal[192];            /* why one could not be captured, the first time; "": none was refused */
+} DeviceGraphs;
+
 /* What a window says of a volume, to be added to sums in device memory. The window may reach beyond the
  * volume on both sides: what is outside is left out. */
 typedef struct DeviceWindow {
@@ -137,12 +143,13 @@ typedef struct DeviceInterface {
   Status (*launch)(Device *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                    uintptr_t workspace, const LaunchContext *context);
   Status (*synchronize)(Device *device);
-  /* Optional, both or none: what is launched between begin and end is queued at the end, at once, as a graph
+  /* Optional, all or none: what is launched between begin and end is queued at the end, at once, as a graph
    * where the same launches with the same addresses were queued under the same key before (CUDA graphs).
    * Whatever else is asked of the device meanwhile is done after what was launched so far. Errors of launches
    * may come from end. */
   void (*sequence_begin)(Device *device, const void *key);
   Status (*sequence_end)(Device *device);
+  void (*graphs)(const Device *device, DeviceGraphs *graphs);
   /* -- offload: another tier of memory, with a stream of copies; offload_open is NULL where there is none --
    */
   /* The tier's memory, opened at the first call; its addresses are for copies only. VL_ENVIRONMENT names what
@@ -205,6 +212,7 @@ static inline uint64_t vl_device_interface(void) {
                           sizeof(Backing),
                           sizeof(DeviceReadings),
                           sizeof(DeviceCrossCheck),
+                          sizeof(DeviceGraphs),
                           sizeof(DeviceWindow),
                           DTYPE_COUNT,
                           sizeof(DeviceOptions),

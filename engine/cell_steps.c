@@ -146,6 +146,22 @@ static void take_readings(Cell *cell, bool steady) {
   if (steady && cell->energy_start_mj >= 0) result->energy_mj = now.energy_mj - cell->energy_start_mj;
 }
 
+/* After the last warm-up step and the last of all. */
+static void take_graphs(Cell *cell, bool last) {
+  CellResult *result = cell->result;
+  DeviceGraphs now;
+  if (!cell->device->interface->graphs) return;
+  cell->device->interface->graphs(cell->device, &now);
+  if (!last) {
+    cell->graphs_start = now;
+    return;
+  }
+  int64_t sequences = now.sequences - cell->graphs_start.sequences;
+  if (sequences > 0)
+    result->graph_share = (double)(now.as_graphs - cell->graphs_start.as_graphs) / (double)sequences;
+  snprintf(result->graph_refusal, sizeof result->graph_refusal, "%s", now.refusal);
+}
+
 /* The device's own account beside the tracker's, before the first measured step and after the last. */
 static Status take_cross_check(Cell *cell, bool last, int32_t steps) {
   CellResult *result = cell->result;
@@ -238,6 +254,7 @@ Status cell_run_steps(Cell *cell) {
     VL_TRY(status);
     take_step_peak(cell, i >= warmup);
     take_readings(cell, i >= warmup);
+    if (i == warmup - 1 || last) take_graphs(cell, last);
     if (spec->cross_check && (i == warmup - 1 || last)) VL_TRY(take_cross_check(cell, last, steps));
     if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     if (i < warmup) continue;

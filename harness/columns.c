@@ -235,6 +235,18 @@ static json_t *offload_capacity(const CellView *view, const Column *column, cons
   return view->cell->spec.offload_capacity_bytes > 0 ? field_value(view->cell, column) : NULL;
 }
 
+static json_t *graph_share(const CellView *view, const Column *column, const char **reason) {
+  *reason = strcmp(view->cell->spec.device, "cuda") == 0
+                ? "launches went one by one: tiers moved, tensors were observed or ranges named"
+                : "of cuda only";
+  return field_value(view->result, column);
+}
+
+static json_t *graph_refusal(const CellView *view, const Column *column, const char **reason) {
+  *reason = strcmp(view->cell->spec.device, "cuda") == 0 ? "none was refused" : "of cuda only";
+  return field_value(view->result, column);
+}
+
 static json_t *cross_check_field(const CellView *view, const Column *column, const char **reason) {
   *reason = "not cross-checked (--cross-check)";
   return view->result->cross_checked ? field_value(view->result, column) : NULL;
@@ -469,6 +481,11 @@ static const Column table[] = {
      RESULT(throttled_steps)},
     {"energy_mj", "energy_mj", "mJ", COLUMN_INTEGER, "NVML: energy of the card in the measured steps",
      from_result, RESULT(energy_mj)},
+    {"graph_share", "graph_share", "1", COLUMN_REAL,
+     "share of the sequences of launches in measured steps that went as a CUDA graph", graph_share,
+     RESULT(graph_share)},
+    {"graph_refusal", "graph_refusal", "", COLUMN_TEXT, "why launches could not be captured as a CUDA graph",
+     graph_refusal, RESULT(graph_refusal)},
     {"cross_check_peak_bytes", "cross_check_peak_bytes", "bytes", COLUMN_INTEGER,
      "CUPTI: device memory that this process had allocated, libraries included, peak", cross_check_field,
      RESULT(cross_check.peak_bytes)},

@@ -195,6 +195,7 @@ void cuda_step_set(CudaStep *step, const LaunchContext *context);
 
 void cuda_sequence_begin(Device *device, const void *key);
 Status cuda_sequence_end(Device *device) VL_CHECKED;
+void cuda_sequence_graphs(const Device *device, DeviceGraphs *graphs);
 /* Whether a launch was taken by a sequence that has begun; else the caller queues it. */
 bool cuda_sequence_take(CudaDevice *device, Kernel *kernel, const uintptr_t *inputs, const uintptr_t *outputs,
                         uintptr_t workspace, const LaunchContext *context);

@@ -308,6 +308,7 @@ static const DeviceInterface cuda_interface = {
     .synchronize = synchronize,
     .sequence_begin = cuda_sequence_begin,
     .sequence_end = cuda_sequence_end,
+    .graphs = cuda_sequence_graphs,
     .offload_open = cuda_offload_open,
     .offload_copy = cuda_offload_copy,
     .offload_wait = cuda_offload_wait,

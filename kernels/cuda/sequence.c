@@ -33,6 +33,7 @@ struct CudaSequences {
   int32_t open;  /* index of the one that has begun; -1: none */
   bool flushed;  /* something else came between: it is no whole */
   Status failed; /* of a flush */
+  DeviceGraphs told;
 };
 
 static CudaDevice *own(Device *device) { return (CudaDevice *)(void *)device; }
@@ -175,6 +176,18 @@ static Status open_slots(Sequence *sequence) {
                      "cudaEventCreateWithFlags", NULL);
 }
 
+static void tell_refusal(CudaDevice *device, const Sequence *sequence, Status status, cudaError_t error) {
+  DeviceGraphs *told = &device->sequences->told;
+  if (told->refusal[0]) return;
+  if (status.code != VL_OK)
+    snprintf(told->refusal, sizeof told->refusal, "%.*s", (int)sizeof told->refusal - 1, status.message);
+  else if (error != cudaSuccess)
+    snprintf(told->refusal, sizeof told->refusal, "%s", cudaGetErrorString(error));
+  else
+    snprintf(told->refusal, sizeof told->refusal, "%d values of steps for %d readers",
+             sequence->context_count, sequence->slots.used);
+}
+
 /* Leaves `graph` NULL where something cannot be captured. */
 static Status capture(CudaDevice *device, Sequence *sequence) {
   cudaGraph_t captured = NULL;
@@ -187,10 +200,12 @@ static Status capture(CudaDevice *device, Sequence *sequence) {
   cudaError_t error = cudaStreamEndCapture(device->stream, &captured);
   bool usable =
       status.code == VL_OK && error == cudaSuccess && sequence->slots.used == sequence->context_count;
-  if (usable && cudaGraphInstantiate(&sequence->graph, captured, 0) != cudaSuccess) sequence->graph = NULL;
+  if (usable) error = cudaGraphInstantiate(&sequence->graph, captured, 0);
+  if (error != cudaSuccess) sequence->graph = NULL;
   if (captured) (void)cudaGraphDestroy(captured);
   (void)cudaGetLastError(); /* handled: the launches go one by one */
   sequence->refused = sequence->graph == NULL;
+  if (sequence->refused) tell_refusal(device, sequence, status, error);
   return vl_ok();
 }
 
@@ -215,9 +230,17 @@ Status cuda_sequence_end(Device *device) {
   sequences->open = -1;
   if (status.code == VL_OK && again && !sequence->graph && !sequence->refused)
     status = capture(cuda, sequence);
+  bool as_graph = again && sequence->graph;
   if (status.code == VL_OK)
-    status = again && sequence->graph ? launch_graph(cuda, sequence) : queue_all(cuda, sequence, cuda->slots);
+    status = as_graph ? launch_graph(cuda, sequence) : queue_all(cuda, sequence, cuda->slots);
+  sequences->told.sequences++;
+  if (as_graph) sequences->told.as_graphs++;
   if (!again) drop_graph(sequence);
   if (whole && !again && status.code == VL_OK) remember(sequence);
   return status;
+}
+
+void cuda_sequence_graphs(const Device *device, DeviceGraphs *graphs) {
+  const CudaSequences *sequences = ((const CudaDevice *)(const void *)device)->sequences;
+  *graphs = sequences ? sequences->told : (DeviceGraphs){0};
 }

@@ -10,7 +10,8 @@
  *   memory=BYTES   of the card (8 GiB)
  *   fail=N         the N-th allocation of the process is refused
  *   library=BYTES  taken with the first stream and held, as libraries do for themselves
- *   pools=1        0: no stream-ordered pools */
+ *   pools=1        0: no stream-ordered pools
+ *   captures=1     0: whatever is captured is invalidated */
 #include "runtime.h"
 
 #include <cstdio>
@@ -72,7 +73,7 @@ struct Allocation {
 };
 
 struct Card {
-  long driver = CUDART_VERSION, cards = 1, sm = 90, fail = 0, pools = 1;
+  long driver = CUDART_VERSION, cards = 1, sm = 90, fail = 0, pools = 1, captures = 1;
   size_t memory = size_t{8} << 30, library = 0;
   size_t used = context_bytes;
   long allocations = 0;
@@ -115,6 +116,8 @@ void read_card() {
       card.fail = (long)value;
     else if (name == "library")
       card.library = (size_t)value;
+    else if (name == "captures")
+      card.captures = (long)value;
     else if (name == "pools")
       card.pools = (long)value;
     else if (!name.empty()) {
@@ -314,6 +317,7 @@ const char *cudaGetErrorName(cudaError_t error) {
   case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
   case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
   case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
+  case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
   default: return "cudaError";
   }
 }
@@ -645,7 +649,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
   std::lock_guard<std::recursive_mutex> hold(lock);
   if (stream_of(stream) == &legacy || stream->graph) return result(cudaErrorStreamCaptureUnsupported);
   stream->graph = new CUgraph_st;
-  stream->broken = false;
+  stream->broken = card.captures == 0;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
