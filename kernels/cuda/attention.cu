@@ -212,6 +212,23 @@ template <typename T, int padded> struct Sizes {
       sizeof(Places) * threads;
 };
 
+/* Blocks on a multiprocessor: `wanted`, or what its shared memory holds, since registers are given up for
+ * each. (CUDA C++ Programming Guide, technical specifications by compute capability; a block costs 1 KiB
+ * more.) */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+constexpr size_t multiprocessor_bytes = 228 * 1024;
+#elif __CUDA_ARCH__ == 800
+constexpr size_t multiprocessor_bytes = 164 * 1024;
+#elif __CUDA_ARCH__ == 750
+constexpr size_t multiprocessor_bytes = 64 * 1024;
+#else
+constexpr size_t multiprocessor_bytes = 100 * 1024;
+#endif
+constexpr int resident_blocks(size_t bytes, int wanted) {
+  int most = (int)(multiprocessor_bytes / (bytes + 1024));
+  return most < 1 ? 1 : most < wanted ? most : wanted;
+}
+
 template <typename Kind, int padded> using SizesOf = Sizes<typename Memory<Kind>::Type, padded>;
 
 /* ---- What kernels are given -------------------------------------------------------------------------------- */
@@ -284,7 +301,7 @@ __device__ inline void read_rows(T *to, const T *from, int stride, int valid, in
   from += (int64_t)row * stride + column;
   to += row * pitch + column;
   if (packs) {
-#pragma unroll
+#pragma unroll(sizeof(T) == 4 ? 1 : rows / at_once)
     for (int turn = 0; turn < rows / at_once; turn++) {
       T *at = to + turn * at_once * pitch;
       if (row + turn * at_once < valid && column < size)
@@ -579,7 +596,9 @@ template <typename Kind, int padded> __device__ inline void attend(const Attenti
 }
 
 template <typename Kind, int padded>
-__global__ void __launch_bounds__(SizesOf<Kind, padded>::threads, SizesOf<Kind, padded>::blocks)
+__global__ void __launch_bounds__(SizesOf<Kind, padded>::threads,
+                                  resident_blocks(SizesOf<Kind, padded>::forward_bytes,
+                                                  SizesOf<Kind, padded>::blocks))
     attention_forward(AttentionOf<Kind> it) {
   if constexpr (has_fragments<Kind>) attend<Kind, padded>(it);
 }
@@ -751,7 +770,7 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
       }
     }
     __syncwarp(); /* the tile before has been read */
-    if (sizeof(T) == 4) places = *own_places;
+    if (sizeof(T) == 4 || padded > 64) places = *own_places;
 #pragma unroll
     for (int i = 0; i < held; i++) {
       int row = places.row(i), column = places.column(i);
@@ -812,7 +831,8 @@ __device__ inline void differentiate(const AttentionOf<Kind> &it) {
 
 template <typename Kind, int padded, bool of_keys>
 __global__ void __launch_bounds__(SizesOf<Kind, padded>::threads,
-                                  of_keys || SizesOf<Kind, padded>::warps < 4 ? 2 : 3)
+                                  resident_blocks(SizesOf<Kind, padded>::backward_bytes,
+                                                  of_keys || SizesOf<Kind, padded>::warps < 4 ? 2 : 3))
     attention_backward(AttentionOf<Kind> it) {
   if constexpr (has_fragments<Kind>) differentiate<Kind, padded, of_keys>(it);
 }

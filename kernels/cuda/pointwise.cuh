@@ -8,6 +8,7 @@
 #include "kernels/cuda/kernel.cuh"
 
 constexpr int map_threads = 256;
+constexpr int map_blocks = 4; /* on a multiprocessor: what they ask for keeps its memory busy */
 constexpr int map_depth = 2; /* pieces of each input that a thread asks for before it uses the first */
 
 template <typename F> __device__ inline float map_one(const F &function, float a, float b) {
@@ -19,7 +20,7 @@ template <typename F> __device__ inline float map_one(const F &function, float a
 
 /* The first `pieces` pieces of 16 bytes whole, the rest of `count` elements one by one. y may be a or b. */
 template <typename T, typename F>
-__global__ void __launch_bounds__(map_threads)
+__global__ void __launch_bounds__(map_threads, map_blocks)
     map_elements(F function, T *y, const T *a, const T *b, int64_t pieces, int64_t count) {
   constexpr int width = pack_width<T>;
   constexpr int64_t tile = map_threads * map_depth;

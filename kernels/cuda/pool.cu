@@ -167,6 +167,7 @@ __global__ void __launch_bounds__(pool_threads, pool_blocks)
     float sums[width] = {};
     for (int z = d.first; z < d.end; z++)
       for (int row = h.first; row < h.end; row++)
+#pragma unroll 2 /* of four, registers end */
         for (int column = w.first; column < w.end; column++) {
           int point = (z * shape.large_size[1] + row) * shape.large_size[2] + column;
           Piece values = *(const Piece *)(x + place_in(shape.large, piece, point));
