@@ -9,7 +9,7 @@
 
 constexpr int map_threads = 256;
 constexpr int map_blocks = 4; /* on a multiprocessor: what they ask for keeps its memory busy */
-constexpr int map_depth = 2; /* pieces of each input that a thread asks for before it uses the first */
+constexpr int map_depth = 2;  /* pieces of each input that a thread asks for before it uses the first */
 
 template <typename F> __device__ inline float map_one(const F &function, float a, float b) {
   if constexpr (F::inputs == 2)
