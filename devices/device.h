@@ -136,6 +136,13 @@ typedef struct DeviceInterface {
   /* Optional: where the host may write a plain storage directly, so that no second copy of it exists; NULL
    * where device memory is not the host's. */
   void *(*host_view)(Device *device, uintptr_t address);
+  /* Optional, all or none, where the device computes while the host has nothing to do: memory of the host's
+   * that copies to the device take from at full speed; a storage's plain host data into its layout there,
+   * which a thread of its own may do; and the copy, which has ended when it returns. */
+  Status (*staging_obtain)(Device *device, int64_t bytes, void **memory);
+  void (*staging_release)(Device *device, void *memory);
+  void (*lay_out)(const Storage *storage, const void *host, void *staged);
+  Status (*upload_staged)(Device *device, const Storage *storage, const void *staged, uintptr_t address);
   /* Optional, where host_view is not: adds a window, in f32 as the host would, each product and sum rounded.
    * The host's memory may be used again when this returns. */
   Status (*window_add)(Device *device, const DeviceWindow *window);

@@ -39,6 +39,9 @@ typedef struct Cell {
   Tail tails[2]; /* of a batch that the micro-batch does not divide, and of an epoch's last one */
   int32_t tail_count;
   Feed *feed;
+  Prefetch *prefetch; /* while steps run, where the device has staging */
+  int64_t fill_ns;    /* that nothing overlapped: inputs of the measured steps */
+  uint64_t end_step;  /* of this run: none is prefetched */
   Block *window_sums; /* of a volume that is told of, not given; held while its windows run */
   Retained retained;
   LiveNames *names_before; /* what lived after the first step */

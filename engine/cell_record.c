@@ -67,7 +67,8 @@ void vl_cell_result_init(CellResult *result) {
   result->build_s = result->tracker_share = result->held_out_loss = result->loss_scale = result->accuracy =
       NAN;
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
-  result->graph_share = result->offload_stall_s = result->dice_mean = result->volume_s = NAN;
+  result->input_s = result->graph_share = result->offload_stall_s = result->dice_mean = result->volume_s =
+      NAN;
   result->reserved_over_allocated = result->fragmentation = NAN;
   result->kernels_per_step = result->kernel_s_per_step = NAN;
   for (int32_t s = 0; s < VL_SKETCH_SUMS; s++)

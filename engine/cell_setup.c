@@ -257,6 +257,7 @@ Status cell_set_up(Cell *cell) {
 }
 
 void cell_tear_down(Cell *cell) {
+  engine_prefetch_close(&cell->prefetch);
   for (int32_t i = 0; i < cell->tail_count; i++) {
     vl_inputs_destroy(&cell->tails[i].inputs);
     vl_executable_destroy(&cell->tails[i].executable);

@@ -11,9 +11,32 @@ static int64_t samples_of(const Cell *cell, const Inputs *inputs) {
   return cell->spec->micro_batch;
 }
 
+static Status fill_inputs(void *context, Inputs *inputs, uint64_t step, int64_t first_sample) {
+  Cell *cell = context;
+  return cell_fill_inputs(cell, inputs, samples_of(cell, inputs), step, first_sample);
+}
+
+/* Begins with the micro-batch after the one from `first_sample` on. What windows leave over is filled when
+ * its turn comes: it has inputs of its own. */
+static void prefetch_next(Cell *cell, int64_t first_sample) {
+  uint64_t step = cell->run.step;
+  int64_t micro_batch = cell->spec->micro_batch, next = first_sample + micro_batch;
+  int64_t left = cell_window_samples(cell, step) - next;
+  if (!cell->prefetch || (left > 0 && left < micro_batch)) return;
+  if (left <= 0) step++, next = 0;
+  if (step < cell->end_step && cell_window_samples(cell, step) - next >= micro_batch)
+    engine_prefetch_begin(cell->prefetch, step, next);
+}
+
 static Status fill_micro_batch(void *context, Inputs *inputs, int64_t first_sample) {
   Cell *cell = context;
-  return cell_fill_inputs(cell, inputs, samples_of(cell, inputs), cell->run.step, first_sample);
+  uint64_t step = cell->run.step;
+  int64_t start_ns = vl_monotonic_ns();
+  VL_TRY(cell->prefetch ? engine_prefetch_take(cell->prefetch, inputs, step, first_sample)
+                        : fill_inputs(cell, inputs, step, first_sample));
+  cell->fill_ns += vl_monotonic_ns() - start_ns;
+  prefetch_next(cell, first_sample);
+  return vl_ok();
 }
 
 /* Puts the programs of a window in the run and returns the inputs its first micro-batch is in: a window
@@ -81,7 +104,10 @@ static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *ste
   cell->run.step = (uint64_t)(cell->first_step + index);
   Inputs *inputs = choose_programs(cell, cell_window_samples(cell, cell->run.step));
   /* Set-up filled in those of step 0. */
-  if (cell->run.step > 0 || inputs != cell->inputs) VL_TRY(fill_micro_batch(cell, inputs, 0));
+  if (cell->run.step > 0 || inputs != cell->inputs)
+    VL_TRY(fill_micro_batch(cell, inputs, 0));
+  else
+    prefetch_next(cell, 0);
   if (cell->monitor) VL_TRY(engine_monitor_begin(cell->monitor, &cell->run));
   Status status = vl_run_step(&cell->run, inputs, step, NULL);
   if (status.code != VL_OK) {
@@ -239,9 +265,13 @@ Status cell_run_steps(Cell *cell) {
     cell->monitor = engine_monitor_create();
     result->monitors = vl_allocate((size_t)total * sizeof *result->monitors);
   }
+  if (!result->device.predicts)
+    VL_TRY(engine_prefetch_open(cell->inputs, fill_inputs, cell, &cell->prefetch));
+  cell->end_step = (uint64_t)(cell->first_step + total);
   StepResult step;
   int64_t stall_ns = 0;
   for (int32_t i = 0; i < total; i++) {
+    if (i == warmup) cell->fill_ns = 0;
     bool last = i == total - 1;
     int64_t events_before = vl_tracker_event_count(cell->tracker);
     /* The first step's is kept when there it runs out of memory, as it mostly does if it does. */
@@ -262,6 +292,8 @@ Status cell_run_steps(Cell *cell) {
     if (result->device.has_time && !cell->monitor && !spec->cross_check)
       result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
+  engine_prefetch_close(&cell->prefetch); /* others use the feed now */
+  if (!result->device.predicts) result->input_s = (double)cell->fill_ns * 1e-9 / steps;
   take_offload(cell, &step, stall_ns, steps);
   cell_take_allocation(cell, &step);
   cell->run.observe = NULL;

@@ -345,7 +345,8 @@ typedef struct CellResult {
   int64_t clock_mhz, memory_clock_mhz, temperature_c; /* after the last step */
   int64_t throttled_steps; /* measured steps after which power or heat held the clocks down */
   int64_t energy_mj;       /* of the card in the measured steps */
-  double graph_share;      /* of the launches queued together in measured steps: what went as a CUDA graph */
+  double input_s;     /* mean time that inputs of a measured step took between launches; no part of step_s */
+  double graph_share; /* of the launches queued together in measured steps: what went as a CUDA graph */
   char graph_refusal[192]; /* why some could not; "": none was refused */
   /* What the device's own tracing saw when the last step had ended, where the spec asks for it. */
   bool cross_checked;

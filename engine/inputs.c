@@ -6,6 +6,7 @@
 typedef struct Input {
   const Storage *storage;
   Block *block;
+  void *staged;    /* instead of a block: memory of the host's, laid out as the device has it */
   int64_t counted; /* labels that are not ignored, of what is in the block */
   int64_t of_step; /* the same of the whole step; -1: the caller did not say */
   int64_t seen;    /* of the step's micro-batches so far */
@@ -61,11 +62,55 @@ Status vl_inputs_create(const Executable *executable, Device *device, Heap *heap
 void vl_inputs_destroy(Inputs **inputs) {
   Inputs *it = *inputs;
   if (!it) return;
-  for (int32_t i = 0; i < it->count; i++)
-    vl_heap_release(it->heap, &it->items[i].block);
+  for (int32_t i = 0; i < it->count; i++) {
+    if (it->items[i].staged) it->device->interface->staging_release(it->device, it->items[i].staged);
+    if (it->items[i].block) vl_heap_release(it->heap, &it->items[i].block);
+  }
   free(it->items);
   free(it);
   *inputs = NULL;
+}
+
+Status engine_inputs_stage(const Inputs *inputs, Inputs **out) {
+  const DeviceInterface *interface = inputs->device->interface;
+  *out = NULL;
+  if (!interface->staging_obtain) return vl_ok();
+  Inputs *staged = vl_allocate(sizeof *staged);
+  *staged = (Inputs){.device = inputs->device, .heap = inputs->heap};
+  staged->items = vl_allocate(((size_t)inputs->count + 1) * sizeof(Input));
+  for (int32_t i = 0; i < inputs->count; i++) {
+    const Storage *storage = inputs->items[i].storage;
+    Input *item = &staged->items[staged->count++];
+    *item = (Input){.storage = storage, .counted = storage->elements, .of_step = -1};
+    int64_t bytes = interface->storage_bytes(inputs->device, storage->layout, storage);
+    Status status = interface->staging_obtain(inputs->device, bytes, &item->staged);
+    if (status.code == VL_OK) continue;
+    vl_inputs_destroy(&staged);
+    return status;
+  }
+  *out = staged;
+  return vl_ok();
+}
+
+Status engine_inputs_deliver(Inputs *staged, Inputs *inputs) {
+  for (int32_t i = 0; i < staged->count; i++) {
+    Input *from = &staged->items[i];
+    Input *to = &inputs->items[i];
+    VL_TRY(inputs->device->interface->upload_staged(inputs->device, from->storage, from->staged,
+                                                    to->block->address));
+    to->counted = from->counted;
+    if (from->of_step >= 0) to->of_step = from->of_step;
+    from->of_step = -1;
+  }
+  return vl_ok();
+}
+
+/* Plain host data to where the input is. */
+static Status put(Inputs *inputs, const Input *item, const void *host) {
+  const DeviceInterface *interface = inputs->device->interface;
+  if (!item->staged) return interface->upload(inputs->device, item->storage, host, item->block->address);
+  interface->lay_out(item->storage, host, item->staged);
+  return vl_ok();
 }
 
 static Input *find(const Inputs *inputs, const char *name) {
@@ -173,14 +218,16 @@ Status vl_inputs_synthesize(Inputs *inputs, uint64_t seed, uint64_t step, int64_
     Input *item = &inputs->items[i];
     item->counted = item->storage->elements; /* none is VL_IGNORED_LABEL */
     uint64_t key = vl_random_key(seed, step, item->storage->name);
-    void *view = interface->host_view ? interface->host_view(inputs->device, item->block->address) : NULL;
+    void *view = interface->host_view && item->block
+                     ? interface->host_view(inputs->device, item->block->address)
+                     : NULL;
     if (view) {
       synthesize(item->storage, key, first_sample, view);
       continue;
     }
     void *host = vl_allocate((size_t)vl_dtype_bytes(item->storage->dtype, item->storage->elements) + 1);
     synthesize(item->storage, key, first_sample, host);
-    Status status = interface->upload(inputs->device, item->storage, host, item->block->address);
+    Status status = put(inputs, item, host);
     free(host);
     VL_TRY(status);
   }
@@ -196,5 +243,5 @@ Status vl_inputs_write(Inputs *inputs, const char *name, const void *host, int64
     return vl_error(VL_INVALID, "input %s has %lld bytes, not %lld", name, (long long)held, (long long)bytes);
   }
   item->counted = count_labels(storage, host);
-  return inputs->device->interface->upload(inputs->device, storage, host, item->block->address);
+  return put(inputs, item, host);
 }

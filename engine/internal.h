@@ -183,6 +183,28 @@ int64_t engine_feed_count(const Feed *feed);
  * count in the step. */
 Status engine_feed_fill(Feed *feed, Inputs *inputs, int64_t batch, uint64_t step, int64_t global_batch,
                         int64_t first) VL_CHECKED;
+/* ---- Prefetch: the next micro-batch's inputs, filled by a thread of its own while the device computes ---- */
+
+/* Inputs like these in memory of the host's, to be filled in any thread and delivered later; NULL where the
+ * device has no staging. */
+Status engine_inputs_stage(const Inputs *inputs, Inputs **staged) VL_CHECKED;
+/* What was written there, to inputs on the device. */
+Status engine_inputs_deliver(Inputs *staged, Inputs *inputs) VL_CHECKED;
+
+typedef struct Prefetch Prefetch;
+typedef Status (*PrefetchFill)(void *context, Inputs *inputs, uint64_t step, int64_t first_sample);
+/* For `inputs`, borrowed; NULL where the device has no staging. fill is called by the thread or the caller of
+ * take, never by both at once; whoever else uses its context waits by take or close. */
+Status engine_prefetch_open(const Inputs *inputs, PrefetchFill fill, void *context,
+                            Prefetch **prefetch) VL_CHECKED;
+/* Begins with a micro-batch; returns at once. */
+void engine_prefetch_begin(Prefetch *prefetch, uint64_t step, int64_t first_sample);
+/* Fills any inputs with a micro-batch: by a copy where it is the one begun, else here and now. */
+Status engine_prefetch_take(Prefetch *prefetch, Inputs *inputs, uint64_t step,
+                            int64_t first_sample) VL_CHECKED;
+/* Waits and sets to NULL; NULL is allowed. */
+void engine_prefetch_close(Prefetch **prefetch);
+
 /* Mean loss over the held-out labels, share of those predicted right and, of volumes, Dice, by an evaluation
  * program. */
 Status engine_feed_evaluate(Feed *feed, Run *run, Inputs *inputs, CellResult *result) VL_CHECKED;

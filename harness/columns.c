@@ -235,6 +235,11 @@ static json_t *offload_capacity(const CellView *view, const Column *column, cons
   return view->cell->spec.offload_capacity_bytes > 0 ? field_value(view->cell, column) : NULL;
 }
 
+static json_t *input_time(const CellView *view, const Column *column, const char **reason) {
+  *reason = view->result->device.predicts ? "not predicted" : "no step came to its end, or of a queue";
+  return field_value(view->result, column);
+}
+
 static json_t *graph_share(const CellView *view, const Column *column, const char **reason) {
   *reason = strcmp(view->cell->spec.device, "cuda") == 0
                 ? "launches went one by one: tiers moved, tensors were observed or ranges named"
@@ -415,6 +420,9 @@ static const Column table[] = {
      "measured steps outside Tukey's fences; none is dropped", step_outliers, 0, 0},
     {"step_count", "step_count", "1", COLUMN_INTEGER, "steps that were measured", from_result,
      RESULT(step_count)},
+    {"input_s", "input_s", "s", COLUMN_REAL,
+     "mean time that the inputs of a measured step took and nothing overlapped; no part of step_s",
+     input_time, RESULT(input_s)},
     {"build_s", "build_s", "s", COLUMN_REAL, "compiling the program and its kernels", from_result,
      RESULT(build_s)},
     {"flops_per_step", "flops_per_step", "1", COLUMN_INTEGER, "floating-point operations of a step, counted",

@@ -162,6 +162,12 @@ Status cuda_convert(cudaStream_t stream, DType dtype, const Tensor *shape, Layou
 void cuda_host_to_layout(LayoutId layout, const Storage *storage, const void *plain, void *laid_out);
 void cuda_host_from_layout(LayoutId layout, const Storage *storage, const void *laid_out, void *plain);
 
+/* ---- Staging (staging.c): inputs on their way to the card, see device.h ------------------------------------------ */
+
+Status cuda_staging_obtain(Device *device, int64_t bytes, void **memory) VL_CHECKED;
+void cuda_staging_release(Device *device, void *memory);
+void cuda_lay_out(const Storage *storage, const void *host, void *staged);
+
 /* ---- Memory (memory.c) ------------------------------------------------------------------------------------------ */
 
 /* The card's memory: cudaMalloc, and where the driver has it virtual memory management (addresses.c). */

@@ -174,10 +174,15 @@ static Status upload(Device *device, const Storage *storage, const void *host, u
   size_t bytes = (size_t)vl_dtype_bytes(storage->dtype, storage->elements);
   if (storage->layout == LAYOUT_PLAIN) return copy_and_wait(own(device), (void *)address, host, bytes, true);
   void *laid_out = vl_allocate(bytes);
-  cuda_host_to_layout(storage->layout, storage, host, laid_out);
+  cuda_lay_out(storage, host, laid_out);
   Status status = copy_and_wait(own(device), (void *)address, laid_out, bytes, true);
   free(laid_out);
   return status;
+}
+
+static Status upload_staged(Device *device, const Storage *storage, const void *staged, uintptr_t address) {
+  size_t bytes = (size_t)vl_dtype_bytes(storage->dtype, storage->elements);
+  return copy_and_wait(own(device), (void *)address, staged, bytes, true);
 }
 
 static Status download(Device *device, const Storage *storage, uintptr_t address, void *host) {
@@ -303,6 +308,10 @@ static const DeviceInterface cuda_interface = {
     .backing = backing,
     .upload = upload,
     .download = download,
+    .staging_obtain = cuda_staging_obtain,
+    .staging_release = cuda_staging_release,
+    .lay_out = cuda_lay_out,
+    .upload_staged = upload_staged,
     .window_add = cuda_window_add,
     .launch = launch,
     .synchronize = synchronize,
