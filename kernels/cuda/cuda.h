@@ -116,6 +116,10 @@ struct CudaOp {
   /* Queues the work on launch->stream: never blocks, allocates nothing, reads no host memory that changes
    * from step to step, so that it can be captured. */
   Status (*launch)(const Kernel *kernel, const CudaLaunch *launch);
+  /* Optional: queues the first of `count` launches, and those right after it that can go along in one kernel;
+   * all are of this op. *queued: how many those were. */
+  Status (*launch_together)(const Kernel *const *kernels, const CudaLaunch *launches, int32_t count,
+                            int32_t *queued);
   /* Optional: gives back what prepare and build made, data's own memory excepted. */
   void (*destroy)(CudaDevice *device, Kernel *kernel);
 };

@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CONTEXTS = 256 }; /* of one sequence: micro-batches, and ops that count rows */
+enum {
+  MOST_CONTEXTS = 256, /* of one sequence: micro-batches, and ops that count rows */
+  MOST_TOGETHER = 64   /* launches an op is shown at once */
+};
 
 typedef struct Launch {
   Kernel *kernel;
@@ -135,9 +138,37 @@ bool cuda_sequence_take(CudaDevice *device, Kernel *kernel, const uintptr_t *inp
   return true;
 }
 
+/* Launches of one op from the i-th on, where the op takes several; how many it queued. */
+static Status queue_together(CudaDevice *device, Sequence *sequence, StepSlots *slots, int32_t i,
+                             int32_t *queued) {
+  const Kernel *kernels[MOST_TOGETHER];
+  CudaLaunch launches[MOST_TOGETHER];
+  const Launch *first = &sequence->launches[i];
+  const CudaStep *step = NULL;
+  int32_t count = 0;
+  *queued = 0;
+  if (!first->kernel->op->launch_together) return vl_ok();
+  VL_TRY(cuda_slots_at(device, slots, &sequence->contexts[first->context], &step));
+  while (count < MOST_TOGETHER && i + count < sequence->count) {
+    const Launch *launch = &sequence->launches[i + count];
+    if (launch->kernel->op != first->kernel->op || launch->context != first->context) break;
+    kernels[count] = launch->kernel;
+    launches[count++] = (CudaLaunch){.inputs = launch->inputs,
+                                     .outputs = launch->outputs,
+                                     .workspace = launch->workspace,
+                                     .stream = device->stream,
+                                     .step = step,
+                                     .fault = device->fault_address};
+  }
+  return first->kernel->op->launch_together(kernels, launches, count, queued);
+}
+
 static Status queue_all(CudaDevice *device, Sequence *sequence, StepSlots *slots) {
-  for (int32_t i = 0; i < sequence->count; i++) {
+  for (int32_t i = 0, queued; i < sequence->count; i += queued) {
     Launch *launch = &sequence->launches[i];
+    VL_TRY(queue_together(device, sequence, slots, i, &queued));
+    if (queued > 0) continue;
+    queued = 1;
     VL_TRY(cuda_launch_now(device, slots, launch->kernel, launch->inputs, launch->outputs, launch->workspace,
                            &sequence->contexts[launch->context]));
   }

@@ -1,8 +1,7 @@
 /* Updates of weights: sgd, adamw, and adamw_8bit, in f32 whatever weights are kept in.
  *
- * A graph has one update a parameter, and each is one launch: a step is captured and launched again as a
- * whole, where a launch costs what a block's start does. Joining parameters would need a table of addresses
- * that changes with the heap.
+ * A graph has one update a parameter, hundreds of them, most of a few elements. sgd and adamw take those that
+ * come one after the other in one launch, where they are launched together; their addresses are arguments.
  *
  * What changes from step to step is read from device memory: the learning rate, the number of the step or the
  * scaler's counters, and the factor of the gradients, which is 0 where the step is skipped. One thread of
@@ -175,60 +174,135 @@ __device__ inline void update_pack(const Arrays<T, states> &on, const Factors &b
     reinterpret_cast<Whole *>(on.new_state[s])[p] = state[s];
 }
 
-/* The first `whole` elements are in packs that are aligned. */
+constexpr int most_joined = 32, chunk_elements = 4096;
+
+/* Parameters of one launch, cut into chunks. Arguments of a kernel may take 4 KiB. */
+template <typename T, int states> struct Joined {
+  Arrays<T, states> on[most_joined];
+  int64_t elements[most_joined];
+  int32_t first_chunk[most_joined + 1]; /* of each; and how many there are */
+  uint32_t aligned;                     /* a bit each: in packs, all but what is left over at the end */
+  int32_t count;
+};
+
 template <typename T, int states, typename Settings>
 __global__ void __launch_bounds__(block_threads)
-    update_elements(Arrays<T, states> on, Settings settings, Source source, int64_t elements, int64_t whole) {
+    update_elements(const __grid_constant__ Joined<T, states> joined, Settings settings, Source source) {
   using Factors = decltype(factors_of(settings, source));
+  constexpr int wide = pack_width<T>;
   __shared__ Factors factors;
   if (is_skipped(source)) return;
   if (threadIdx.x == 0) factors = factors_of(settings, source);
   __syncthreads();
   Factors by = factors;
-  for (int64_t p = global_index(); p < whole / pack_width<T>; p += grid_threads())
-    update_pack<T, states, Factors, pack_width<T>>(on, by, p);
-  for (int64_t i = whole + global_index(); i < elements; i += grid_threads())
-    update_pack<T, states, Factors, 1>(on, by, i);
+  int which = 0;
+  for (int chunk = (int)blockIdx.x; chunk < joined.first_chunk[joined.count]; chunk += (int)gridDim.x) {
+    while (chunk >= joined.first_chunk[which + 1])
+      which++;
+    const Arrays<T, states> &on = joined.on[which];
+    int64_t begin = (int64_t)(chunk - joined.first_chunk[which]) * chunk_elements;
+    int64_t end = min(begin + chunk_elements, joined.elements[which]);
+    int64_t whole = joined.aligned >> which & 1U ? end / wide * wide : begin;
+    for (int64_t p = begin / wide + threadIdx.x; p < whole / wide; p += block_threads)
+      update_pack<T, states, Factors, wide>(on, by, p);
+    for (int64_t i = whole + threadIdx.x; i < end; i += block_threads)
+      update_pack<T, states, Factors, 1>(on, by, i);
+  }
 }
 
 /* At most what the card holds at once. */
-unsigned blocks_for(const Kernel *kernel, int64_t elements, int64_t each) {
-  return grid_for(elements, block_threads, each, (int64_t)kernel->device->multiprocessors * blocks_each);
+unsigned blocks_for(const Kernel *kernel, int64_t pieces) {
+  int64_t most = (int64_t)kernel->device->multiprocessors * blocks_each;
+  return (unsigned)(pieces < 1 ? 1 : pieces < most ? pieces : most);
 }
 
+template <typename T, int states>
+void join(Joined<T, states> *joined, const Kernel *kernel, const CudaLaunch *launch) {
+  int at = joined->count++;
+  Arrays<T, states> &on = joined->on[at];
+  on.w = (const T *)launch->inputs[0];
+  on.dw = (const T *)launch->inputs[1];
+  on.new_w = (T *)launch->outputs[0];
+  uintptr_t addresses = launch->inputs[0] | launch->inputs[1] | launch->outputs[0];
+  for (int s = 0; s < states; s++) {
+    on.state[s] = (const T *)launch->inputs[2 + s];
+    on.new_state[s] = (T *)launch->outputs[1 + s];
+    addresses |= launch->inputs[2 + s] | launch->outputs[1 + s];
+  }
+  int64_t elements = vl_tensor_elements(kernel->node->inputs[0]);
+  joined->elements[at] = elements;
+  joined->first_chunk[at + 1] =
+      joined->first_chunk[at] + (int32_t)((elements + chunk_elements - 1) / chunk_elements);
+  if (addresses % 16 == 0) joined->aligned |= 1U << at;
+}
+
+/* Whether what a launch writes is what it reads, so that another launch may go before or beside it. */
+bool is_in_place(const Kernel *kernel, const CudaLaunch *launch) {
+  bool same = launch->outputs[0] == launch->inputs[0];
+  for (int32_t k = 1; k < kernel->node->output_count; k++)
+    same = same && launch->outputs[k] == launch->inputs[k + 1];
+  return same;
+}
+
+bool is_same(const AdamwSettings &a, const AdamwSettings &b) {
+  return a.learning_rate == b.learning_rate && a.weight_decay == b.weight_decay && a.beta1 == b.beta1 &&
+         a.beta2 == b.beta2 && a.epsilon == b.epsilon;
+}
+bool is_same(const SgdSettings &a, const SgdSettings &b) {
+  return a.learning_rate == b.learning_rate && a.momentum == b.momentum && a.weight_decay == b.weight_decay;
+}
+bool is_same(const Source &a, const Source &b) {
+  return a.factor == b.factor && a.counters == b.counters && a.step == b.step;
+}
+
+/* The first launches of `count` that agree in type, settings and what changes from step to step. */
 template <int states, typename Settings>
-Status launch_elements(const Kernel *kernel, const CudaLaunch *launch, Settings settings) {
-  const Node *node = kernel->node;
-  int64_t elements = vl_tensor_elements(node->inputs[0]);
+Status launch_elements(const Kernel *const *kernels, const CudaLaunch *launches, int32_t count,
+                       Settings (*settings_of)(const OpParams *), int32_t *queued) {
+  DType dtype = kernels[0]->node->inputs[0]->dtype;
+  Settings settings = settings_of(&kernels[0]->node->params);
+  Source source = source_of(kernels[0], &launches[0]);
   cudaError_t error = cudaSuccess;
-  by_float(node->inputs[0]->dtype, [&](auto zero) {
+  by_float(dtype, [&](auto zero) {
     using T = decltype(zero);
-    Arrays<T, states> on = {};
-    on.w = (const T *)launch->inputs[0];
-    on.dw = (const T *)launch->inputs[1];
-    on.new_w = (T *)launch->outputs[0];
-    uintptr_t addresses = launch->inputs[0] | launch->inputs[1] | launch->outputs[0];
-    for (int s = 0; s < states; s++) {
-      on.state[s] = (const T *)launch->inputs[2 + s];
-      on.new_state[s] = (T *)launch->outputs[1 + s];
-      addresses |= launch->inputs[2 + s] | launch->outputs[1 + s];
+    static_assert(sizeof(Joined<T, states>) + sizeof(Settings) + sizeof(Source) <= 4096, "arguments");
+    Joined<T, states> joined = {};
+    join(&joined, kernels[0], &launches[0]);
+    bool alone = !is_in_place(kernels[0], &launches[0]);
+    for (int32_t i = 1; !alone && i < count && i < most_joined; i++) {
+      const Node *node = kernels[i]->node;
+      if (node->inputs[0]->dtype != dtype || !is_same(settings, settings_of(&node->params)) ||
+          !is_same(source, source_of(kernels[i], &launches[i])) || !is_in_place(kernels[i], &launches[i]))
+        break;
+      join(&joined, kernels[i], &launches[i]);
     }
-    int64_t whole = addresses % 16 == 0 ? elements / pack_width<T> * pack_width<T> : 0;
-    error = cuda_launch(update_elements<T, states, Settings>, blocks_for(kernel, elements, pack_width<T>),
-                        block_threads, 0, launch->stream, on, settings, source_of(kernel, launch), elements,
-                        whole);
+    *queued = joined.count;
+    unsigned blocks = blocks_for(kernels[0], joined.first_chunk[joined.count]);
+    error = cuda_launch(update_elements<T, states, Settings>, blocks, block_threads, 0, launches[0].stream,
+                        joined, settings, source);
   });
-  return cuda_status(error, "cudaLaunchKernelEx", node);
+  return cuda_status(error, "cudaLaunchKernelEx", kernels[0]->node);
 }
 
+SgdSettings sgd_settings(const OpParams *params) {
+  return SgdSettings{params->learning_rate, params->momentum, params->weight_decay};
+}
+
+Status launch_sgds(const Kernel *const *kernels, const CudaLaunch *launches, int32_t count, int32_t *queued) {
+  return launch_elements<1>(kernels, launches, count, sgd_settings, queued);
+}
 Status launch_sgd(const Kernel *kernel, const CudaLaunch *launch) {
-  const OpParams *params = &kernel->node->params;
-  return launch_elements<1>(kernel, launch,
-                            SgdSettings{params->learning_rate, params->momentum, params->weight_decay});
+  int32_t queued;
+  return launch_sgds(&kernel, launch, 1, &queued);
 }
 
+Status launch_adamws(const Kernel *const *kernels, const CudaLaunch *launches, int32_t count,
+                     int32_t *queued) {
+  return launch_elements<2>(kernels, launches, count, adamw_settings, queued);
+}
 Status launch_adamw(const Kernel *kernel, const CudaLaunch *launch) {
-  return launch_elements<2>(kernel, launch, adamw_settings(&kernel->node->params));
+  int32_t queued;
+  return launch_adamws(&kernel, launch, 1, &queued);
 }
 
 /* ---- Moments as codes: a warp takes a block of elements that share a scale ----------------------------- */
@@ -359,8 +433,9 @@ Status launch_8bit(const Kernel *kernel, const CudaLaunch *launch) {
                    (uint8_t *)launch->outputs[OUT_V],     (const float *)launch->inputs[IN_SCALES],
                    (float *)launch->outputs[OUT_SCALES],  vl_tensor_elements(node->inputs[IN_W]),
                    node->inputs[IN_SCALES]->shape[1],     addresses % 16 == 0};
-    error = cuda_launch(update_blocks<T>, blocks_for(kernel, on.blocks * warp_size, 1), block_threads, 0,
-                        launch->stream, on, adamw_settings(&node->params), source_of(kernel, launch));
+    error = cuda_launch(
+        update_blocks<T>, blocks_for(kernel, (on.blocks * warp_size + block_threads - 1) / block_threads),
+        block_threads, 0, launch->stream, on, adamw_settings(&node->params), source_of(kernel, launch));
   });
   return cuda_status(error, "cudaLaunchKernelEx", node);
 }
@@ -379,6 +454,7 @@ const CudaOp cuda_op_sgd = {
     .supports = cuda_supports_floats,
     .choose_layouts = choose_layouts,
     .launch = launch_sgd,
+    .launch_together = launch_sgds,
 };
 
 const CudaOp cuda_op_adamw = {
@@ -386,6 +462,7 @@ const CudaOp cuda_op_adamw = {
     .supports = cuda_supports_floats,
     .choose_layouts = choose_layouts,
     .launch = launch_adamw,
+    .launch_together = launch_adamws,
 };
 
 const CudaOp cuda_op_adamw_8bit = {
