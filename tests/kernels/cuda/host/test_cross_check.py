@@ -50,6 +50,12 @@ def main():
     assert record["kernels_per_step"] > 50 and record["kernels_per_step"] % 1 == 0
     assert record["kernel_s_per_step"] > 0
 
+    # Updates that come one after the other are one kernel for every 32, but where a tool wants to see each launch.
+    shown = subprocess.run([program, "graph", *BERT[:-6]], capture_output=True, text=True, timeout=60, check=True).stdout
+    updates = sum(" adamw(" in line for line in shown.splitlines())
+    alone = record_of(run(program, modules, *cuda, NVTX_INJECTION64_PATH="none"))
+    assert updates > 20 and alone["kernels_per_step"] - record["kernels_per_step"] == updates - 1, updates
+
     library = 3 << 20
     check_sums(record_of(run(program, modules, *cuda, VRAMLAB_HOST_CARD=f"library={library}")), library)
 
