@@ -73,6 +73,9 @@ static Status set_inference(const YamlNode *node, CellDraft *draft) {
 static Status set_timeline(const YamlNode *node, CellDraft *draft) {
   return vl_yaml_flag(node, &draft->cell.spec.timeline);
 }
+static Status set_cross_check(const YamlNode *node, CellDraft *draft) {
+  return vl_yaml_flag(node, &draft->cell.spec.cross_check);
+}
 static Status set_monitor(const YamlNode *node, CellDraft *draft) {
   return vl_yaml_flag(node, &draft->cell.spec.monitor);
 }
@@ -105,6 +108,7 @@ const SuiteKey vl_suite_keys[] = {
     {"inference", set_inference},
     {"monitor", set_monitor},
     {"timeline", set_timeline},
+    {"cross_check", set_cross_check},
     {"data", set_data},
     {"queue", set_queue},
     {"learning_rate", set_learning_rate},
