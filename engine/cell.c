@@ -91,6 +91,7 @@ static Status check_spec(Cell *cell) {
   }
   VL_TRY(check_division(cell));
   VL_TRY(cell_check_queue(cell));
+  VL_TRY(cell_check_inject(spec));
   if (spec->capacity_bytes < 0 || spec->offload_capacity_bytes < 0)
     return vl_error(VL_INVALID, "capacity must not be negative");
   if (spec->data[0] && spec->device[0] == 'p') {

@@ -42,6 +42,7 @@ typedef struct Cell {
   Prefetch *prefetch; /* while steps run, where the device has staging */
   int64_t fill_ns;    /* that nothing overlapped: inputs of the measured steps */
   uint64_t end_step;  /* of this run: none is prefetched */
+  Block *injected;    /* what the spec wants held besides */
   Block *window_sums; /* of a volume that is told of, not given; held while its windows run */
   Retained retained;
   LiveNames *names_before; /* what lived after the first step */
@@ -88,6 +89,15 @@ Status cell_fill_inputs(Cell *cell, Inputs *inputs, int64_t batch, uint64_t step
                         int64_t first_sample) VL_CHECKED;
 /* How many samples a step has: the last of an epoch may have fewer. */
 int64_t cell_window_samples(const Cell *cell, uint64_t step);
+
+/* ---- cell_inject.c ---- */
+
+/* VL_INVALID names what may be injected. */
+Status cell_check_inject(const CellSpec *spec) VL_CHECKED;
+/* Holds what is to be allocated besides, until the cell is torn down. */
+Status cell_inject_block(Cell *cell) VL_CHECKED;
+/* Lets time pass after a step that took step_ns; how much. */
+int64_t cell_inject_time(const Cell *cell, int64_t step_ns);
 
 /* ---- cell_steps.c ---- */
 

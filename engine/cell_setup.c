@@ -240,6 +240,7 @@ Status cell_set_up(Cell *cell) {
   result->base_bytes = cell->device->interface->driver_bytes(cell->device);
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, true));
   VL_TRY(hold_window_sums(cell));
+  VL_TRY(cell_inject_block(cell));
   if (spec->load_state[0]) {
     uint64_t seed;
     VL_TRY(vl_state_load(cell->state, spec->load_state, &cell->first_step, &seed));
@@ -265,6 +266,7 @@ void cell_tear_down(Cell *cell) {
   vl_retained_release(&cell->retained, cell->heap);
   engine_live_names_destroy(&cell->names_before);
   vl_inputs_destroy(&cell->inputs);
+  if (cell->injected) vl_heap_release(cell->heap, &cell->injected);
   if (cell->window_sums) vl_heap_release(cell->heap, &cell->window_sums);
   vl_state_destroy(&cell->state);
   vl_executable_destroy(&cell->executable);

@@ -114,6 +114,7 @@ static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *ste
     cell->stage = cell->run.failed_segment;
     return status;
   }
+  step->step_ns += cell_inject_time(cell, step->step_ns);
   if (cell->monitor) VL_TRY(take_monitor(cell));
   bool computes = !cell->result->device.predicts;
   if (computes && vl_executable_program(cell->executable)->loss) {

@@ -238,6 +238,7 @@ typedef struct CellSpec {
   char data[512];   /* HDF5 file of images, text or volumes, or "phantoms"; "" = synthetic */
   char save_state[512], load_state[512];
   double learning_rate; /* <= 0: the case's */
+  char inject[48];      /* a fault on purpose: "slowdown=0.05", "allocate=1MiB:activation"; "": none */
 } CellSpec;
 /* Defaults: device cpu, batch 1, warmup 1, steps 5, seed 0. */
 void vl_cell_spec_init(CellSpec *spec);

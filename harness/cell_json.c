@@ -38,6 +38,7 @@ static const Member members[] = {
     MEMBER(MEMBER_TEXT, save_state),
     MEMBER(MEMBER_TEXT, load_state),
     MEMBER(MEMBER_REAL, learning_rate),
+    MEMBER(MEMBER_TEXT, inject),
     {"repeat", MEMBER_I32, offsetof(SuiteCell, repeat), sizeof(int32_t)},
     {"timeout_s", MEMBER_REAL, offsetof(SuiteCell, timeout_s), sizeof(double)},
     {"max_batch", MEMBER_FLAG, offsetof(SuiteCell, max_batch), sizeof(bool)},

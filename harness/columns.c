@@ -120,6 +120,11 @@ static json_t *timeout_limit(const CellView *view, const Column *column, const c
   return view->cell->timeout_s > 0 ? field_value(view->cell, column) : NULL;
 }
 
+static json_t *injected_text(const CellView *view, const Column *column, const char **reason) {
+  *reason = "none was";
+  return *view->cell->spec.inject ? field_value(view->cell, column) : NULL;
+}
+
 static json_t *chosen(const CellView *view, const Column *column, const char **reason) {
   *reason = "of checkpoint=auto only";
   return field_value(view->result, column);
@@ -400,6 +405,8 @@ static const Column table[] = {
     {"data", "data", "", COLUMN_TEXT, "file the samples came from, or phantoms", data_path, SPEC(data)},
     {"queue", "queue", "", COLUMN_TEXT,
      "sizes of the samples of a pass, and how many of each; a step is a pass", queue_text, SPEC(queue)},
+    {"injected", "injected", "", COLUMN_TEXT, "fault that was put into the run on purpose (--inject)",
+     injected_text, SPEC(inject)},
     {"timeout_s", "timeout_s", "s", COLUMN_REAL, "time limit", timeout_limit, AT(SuiteCell, timeout_s)},
 
     {"samples_per_s", "samples_per_s", "1/s", COLUMN_REAL, "global batch over the median step time",

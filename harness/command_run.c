@@ -10,13 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KEY_FAILED = 0x200, KEY_RESUME, KEY_JSON };
+enum { KEY_FAILED = 0x200, KEY_RESUME, KEY_JSON, KEY_REPEAT, KEY_ORDER_SEED };
 
 typedef struct RunCommand {
   CellOptions cell;
   bool plan; /* called as `plan` */
   const char *suite, *output, *filter, *exclude;
   bool json, quiet, dry_run, failed, resume;
+  int64_t repeat, order_seed; /* 0: as the suite says; -1: none */
   char command_line[1024];
 } RunCommand;
 
@@ -25,6 +26,10 @@ static const struct argp_option options_table[] = {
     {"filter", 'f', "REGEX", 0, "only cells whose line matches (see --dry-run)", 3},
     {"exclude", 'x', "REGEX", 0, "no cells whose line matches", 3},
     {"dry-run", 'n', NULL, 0, "print the cells and run none", 3},
+    {"repeat", KEY_REPEAT, "N", 0,
+     "every measured cell so often, each time in a process of its own, in rounds", 3},
+    {"order-seed", KEY_ORDER_SEED, "N", 0,
+     "of the random order of cells within a round (0; without rounds and seed: as the suite lists them)", 3},
     {"resume", KEY_RESUME, NULL, 0, "go on with the suite's newest results (with -o: with those there)", 3},
     {"failed", KEY_FAILED, NULL, 0, "go on, and run again what timed out, crashed, diverged or was skipped",
      3},
@@ -44,6 +49,14 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   case 'o': command->output = text; return 0;
   case 'q': command->quiet = true; return 0;
   case KEY_JSON: command->json = true; return 0;
+  case KEY_REPEAT:
+  case KEY_ORDER_SEED: {
+    bool repeat = key == KEY_REPEAT;
+    Status status = repeat ? vl_parse_integer("--repeat", text, 1, 1000, &command->repeat)
+                           : vl_parse_integer("--order-seed", text, 0, INT32_MAX, &command->order_seed);
+    if (status.code != VL_OK) argp_error(state, "%s", status.message);
+    return 0;
+  }
   case KEY_RESUME: command->resume = true; return 0;
   case KEY_FAILED: command->failed = command->resume = true; return 0;
   case ARGP_KEY_ARG:
@@ -53,8 +66,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   case ARGP_KEY_END:
     if (!command->suite && !(command->cell.given & GIVEN_CASE))
       argp_error(state, "give a suite (vramlab list suites) or --case");
-    if (!command->suite && (command->filter || command->exclude || command->dry_run || command->resume))
-      argp_error(state, "--filter, --exclude, --dry-run, --resume and --failed go with a suite");
+    if (!command->suite && (command->filter || command->exclude || command->dry_run || command->resume ||
+                            command->repeat > 0 || command->order_seed >= 0))
+      argp_error(
+          state,
+          "--filter, --exclude, --dry-run, --repeat, --order-seed, --resume and --failed go with a suite");
     if (command->cell.recipe_count > 1 || command->cell.capacity_count > 1)
       argp_error(state, "one recipe and one capacity; several are for a suite or max-batch");
     return 0;
@@ -382,6 +398,8 @@ static Status run_suite(const RunCommand *command, int *exit_code) {
   Status status = override_cells(command, suite);
   if (status.code == VL_OK) status = keep_matching(suite, command->filter, true);
   if (status.code == VL_OK) status = keep_matching(suite, command->exclude, false);
+  if (status.code == VL_OK && command->repeat > 0) vl_suite_repeat(suite, command->repeat);
+  if (status.code == VL_OK) vl_suite_order(suite, command->order_seed);
   if (status.code == VL_OK && suite->cell_count == 0)
     status = vl_error(VL_INVALID, "--filter and --exclude leave no cell of suite \"%s\"", suite->name);
   if (status.code == VL_OK && command->dry_run)
@@ -403,7 +421,7 @@ static void join_arguments(int argc, char **argv, char *line, size_t size) {
 }
 
 int vl_command_run(int argc, char **argv) {
-  RunCommand command = {0};
+  RunCommand command = {.order_seed = -1};
   const char *name = strrchr(argv[0], ' ');
   command.plan = strcmp(name ? name + 1 : argv[0], "plan") == 0;
   vl_cell_options_init(&command.cell);

@@ -50,6 +50,20 @@ Contrast vl_statistics_contrast(const double *values, int32_t n, int32_t rounds,
  * their interaction. 1 / 2^(factors - 1), negative where the product of the levels, up as 1 and down as -1,
  * is: the mean of one half of the cells less that of the other. (The same, 6.2 and 6.4.) */
 void vl_statistics_effect_weights(int32_t factors, uint32_t which, double *weights);
+/* Two-sided probability that samples of one distribution differ as much in their ranks: exact for up to 40 of
+ * each without ties, else by the normal approximation with corrections for ties and continuity. NaN without
+ * samples. (Mann & Whitney, Annals of Mathematical Statistics 18, 1947.) */
+double vl_statistics_mann_whitney(const double *a, int64_t n, const double *b, int64_t m);
+/* Two-sided probability of Student's t, degrees of freedom need not be whole. */
+double vl_statistics_student_p(double t, double degrees);
+/* mean(b) - mean(a) with its 95 % interval, and the two-sided probability of as large a difference where
+ * there is none, variances being what they may (Welch, Biometrika 34, 1947). NaN below two samples of each.
+ */
+double vl_statistics_welch(const double *a, int64_t n, const double *b, int64_t m, Contrast *difference);
+/* Probabilities of `count` tests made at once, so that all that are below 0.05 are false together in at most
+ * one of 20 cases (Holm, Scandinavian Journal of Statistics 6, 1979). NaN stays NaN and counts for nothing.
+ */
+void vl_statistics_holm(const double *p, int64_t count, double *adjusted);
 /* count per second; NaN, with the reason, when count or elapsed time is not positive. reason is NULL else. */
 double vl_statistics_rate(int64_t count, double elapsed_s, const char **reason);
 
@@ -238,6 +252,8 @@ int vl_command_import(int argc, char **argv);
 int vl_command_convert(int argc, char **argv);
 int vl_command_report(int argc, char **argv);
 int vl_command_claims(int argc, char **argv);
+int vl_command_compare(int argc, char **argv);
+int vl_command_baseline(int argc, char **argv);
 int vl_command_plot(int argc, char **argv);
 
 /* After a suite has run: writes report.html and figures/ into the store's directory and the first screen to

@@ -31,6 +31,8 @@ static const Command commands[] = {
     {"replay", vl_command_replay, "an allocation trace under every policy, and what to set"},
     {"graph", vl_command_graph, "what a case computes, after a recipe"},
     {"report", vl_command_report, "a store as a report: html, md, term"},
+    {"compare", vl_command_compare, "whether a store regressed against another or a baseline"},
+    {"baseline", vl_command_baseline, "what stores are compared with: update it, show it"},
     {"claims", vl_command_claims, "the verdict on each claim"},
     {"plot", vl_command_plot, "figures from a store"},
     {"convert", vl_command_convert, "NIfTI volumes with labels to a data file"},

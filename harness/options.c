@@ -25,7 +25,8 @@ enum {
   KEY_TIMEOUT,
   KEY_OFFLOAD_CAPACITY,
   KEY_OFFLOAD_DIRECTORY,
-  KEY_QUEUE
+  KEY_QUEUE,
+  KEY_INJECT
 };
 
 static const struct argp_option options_table[] = {
@@ -68,6 +69,8 @@ static const struct argp_option options_table[] = {
      "watch the numbers of every step: loss scale, norms, infinities; no times", 2},
     {"cross-check", KEY_CROSS_CHECK, NULL, 0,
      "cuda: CUPTI's account of memory and kernels beside the tracker's; no times", 2},
+    {"inject", KEY_INJECT, "FAULT", 0,
+     "a fault on purpose, to see it found by compare: slowdown=0.05, allocate=1MiB:activation", 2},
     {0}};
 
 void vl_cell_options_init(CellOptions *options) {
@@ -165,6 +168,7 @@ static uint32_t take_option(int key, char *text, struct argp_state *state, CellO
   case KEY_INFERENCE: spec->inference = true; return GIVEN_INFERENCE;
   case KEY_TIMELINE: spec->timeline = true; return GIVEN_TIMELINE;
   case KEY_MONITOR: spec->monitor = true; return GIVEN_MONITOR;
+  case KEY_INJECT: take_text(state, "inject", text, spec->inject, sizeof spec->inject); return GIVEN_INJECT;
   case KEY_CROSS_CHECK: spec->cross_check = true; return GIVEN_CROSS_CHECK;
   case KEY_LEARNING_RATE:
     take_positive(state, "--lr", text, &spec->learning_rate);
@@ -305,6 +309,8 @@ Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) {
   if (options->given & GIVEN_TIMELINE) to->timeline = !cell->max_batch;
   if (options->given & GIVEN_MONITOR) to->monitor = !cell->max_batch;
   if (options->given & GIVEN_CROSS_CHECK) to->cross_check = !cell->max_batch;
+  if (options->given & GIVEN_INJECT && !cell->max_batch)
+    snprintf(to->inject, sizeof to->inject, "%s", from->inject);
   if (options->given & GIVEN_LEARNING_RATE) to->learning_rate = from->learning_rate;
   if (options->given & GIVEN_TIMEOUT) cell->timeout_s = options->timeout_s;
   return vl_cell_check(to);

@@ -32,7 +32,8 @@ enum {
   GIVEN_OFFLOAD_DIRECTORY = 1 << 20,
   GIVEN_MONITOR = 1 << 21,
   GIVEN_QUEUE = 1 << 22,
-  GIVEN_CROSS_CHECK = 1 << 23
+  GIVEN_CROSS_CHECK = 1 << 23,
+  GIVEN_INJECT = 1 << 24
 };
 
 typedef struct CellOptions {

@@ -95,6 +95,7 @@ void vl_cell_key(const SuiteCell *cell, char key[17]) {
   if (spec->cross_check) hash_number(&hash, "cross_check", 1);
   if (*spec->queue) hash_field(&hash, "queue", spec->queue);
   if (*spec->queue_batches) hash_field(&hash, "queue_batches", spec->queue_batches);
+  if (*spec->inject) hash_field(&hash, "inject", spec->inject);
   if (spec->unlimited) hash_number(&hash, "unlimited", 1);
   if (cell->max_batch) hash_field(&hash, "kind", "max-batch");
   snprintf(key, 17, "%016llx", (unsigned long long)hash);

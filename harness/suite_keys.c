@@ -94,26 +94,13 @@ static Status set_repeat(const YamlNode *node, CellDraft *draft) {
 }
 
 const SuiteKey vl_suite_keys[] = {
-    {"case", set_case},
-    {"batch", set_batch},
-    {"micro_batch", set_micro_batch},
-    {"recipe", set_recipe},
-    {"device", set_device},
-    {"profile", set_profile},
-    {"capacity", set_capacity},
-    {"steps", set_steps},
-    {"warmup", set_warmup},
-    {"threads", set_threads},
-    {"seed", set_seed},
-    {"inference", set_inference},
-    {"monitor", set_monitor},
-    {"timeline", set_timeline},
-    {"cross_check", set_cross_check},
-    {"data", set_data},
-    {"queue", set_queue},
-    {"learning_rate", set_learning_rate},
-    {"timeout_s", set_timeout},
-    {"repeat", set_repeat},
+    {"case", set_case},         {"batch", set_batch},       {"micro_batch", set_micro_batch},
+    {"recipe", set_recipe},     {"device", set_device},     {"profile", set_profile},
+    {"capacity", set_capacity}, {"steps", set_steps},       {"warmup", set_warmup},
+    {"threads", set_threads},   {"seed", set_seed},         {"inference", set_inference},
+    {"monitor", set_monitor},   {"timeline", set_timeline}, {"cross_check", set_cross_check},
+    {"data", set_data},         {"queue", set_queue},       {"learning_rate", set_learning_rate},
+    {"timeout_s", set_timeout}, {"repeat", set_repeat},
 };
 _Static_assert(sizeof vl_suite_keys / sizeof vl_suite_keys[0] == VL_SUITE_KEY_COUNT,
                "the header says how many");

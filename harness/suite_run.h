@@ -16,6 +16,14 @@ typedef struct SuiteRunCounts {
   int64_t skipped;
 } SuiteRunCounts;
 
+/* Every measured cell so often, each time in a process of its own; predictions and searches once. */
+void vl_suite_repeat(Suite *suite, int64_t times);
+/* What is not measured first, as the suite lists it; then rounds: every measured cell once, then again. Where
+ * there are several rounds, or a seed >= 0 is given, cells go in random order within each, drawn from the
+ * seed (-1: 0) and the cell's key, so that a drift of the machine falls on no axis of the suite, and what is
+ * resumed goes on in the same order. */
+void vl_suite_order(Suite *suite, int64_t seed);
+
 /* Runs what the store does not have yet. VL_INTERRUPTED: stopped on request, everything finished is stored.
  */
 Status vl_suite_run(const Suite *suite, Store *store, const SuiteRunOptions *options,

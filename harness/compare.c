@@ -1,0 +1,413 @@
+/* What is compared, how it is judged, and which cells belong together. */
+#include "harness/compare.h"
+#include "harness/report_select.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const Metric metrics[] = {
+    {"status", BETTER_NEITHER, COMPARE_TEXT},
+    {"step_s", BETTER_LOWER, COMPARE_TIME},
+    {"batch", BETTER_HIGHER, COMPARE_EXACT},
+    {"needed_bytes", BETTER_LOWER, COMPARE_MARGIN},
+    {"peak_driver_bytes", BETTER_LOWER, COMPARE_MARGIN},
+    {"peak_process_bytes", BETTER_LOWER, COMPARE_MARGIN},
+    {"peak_requested_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_allocated_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_reserved_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"warmup_peak_reserved_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"steady_peak_reserved_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_parameter_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_gradient_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_optimizer_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_activation_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_input_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_workspace_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_communication_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"saved_activation_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"evicted_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"peak_offload_bytes", BETTER_LOWER, COMPARE_EXACT},
+    {"leak_bytes_per_step", BETTER_LOWER, COMPARE_EXACT},
+    {"flops_per_step", BETTER_LOWER, COMPARE_EXACT},
+    {"recompute_flops", BETTER_LOWER, COMPARE_EXACT},
+    {"events_per_step", BETTER_LOWER, COMPARE_EXACT},
+    {"params", BETTER_NEITHER, COMPARE_EXACT},
+    {"checkpoint_chosen", BETTER_NEITHER, COMPARE_TEXT},
+    {"last_loss", BETTER_NEITHER, COMPARE_EXACT},
+    {"accuracy", BETTER_HIGHER, COMPARE_MARGIN},
+    {"dice_mean", BETTER_HIGHER, COMPARE_MARGIN},
+};
+enum { METRIC_COUNT = sizeof metrics / sizeof *metrics };
+_Static_assert((int)METRIC_COUNT <= (int)VL_MAX_DIFFERENCES, "a cell has room for all");
+
+const Metric *vl_metric_all(int32_t *count) {
+  *count = METRIC_COUNT;
+  return metrics;
+}
+
+const char *vl_judgement_name(Judgement judgement) {
+  static const char *const names[] = {"same", "unclear", "changed", "improved", "regressed"};
+  return names[judgement];
+}
+
+CompareOptions vl_compare_usual(void) { return (CompareOptions){.min_change = 0.03}; }
+
+/* ---- Times -------------------------------------------------------------------------------------------------- */
+
+static const double SIGNIFICANT = 0.05;
+
+/* The least two-sided p that ranks of so many samples can give: 2 / (n + m choose n). */
+static double least_rank_p(int64_t n, int64_t m) {
+  return 2 * exp(lgamma((double)n + 1) + lgamma((double)m + 1) - lgamma((double)(n + m) + 1));
+}
+
+static double *logarithms(const double *values, int64_t n) {
+  double *logs = vl_allocate((size_t)(n + 1) * sizeof *logs);
+  for (int64_t i = 0; i < n; i++)
+    logs[i] = log(values[i]);
+  return logs;
+}
+
+void vl_compare_times(const double *base, int64_t n, const double *now, int64_t m, Difference *difference) {
+  double *of_base = logarithms(base, n), *of_now = logarithms(now, m);
+  Contrast logs;
+  difference->p = vl_statistics_welch(of_base, n, of_now, m, &logs);
+  difference->rank_p = vl_statistics_mann_whitney(base, n, now, m);
+  difference->ratio = (Contrast){exp(logs.value), exp(logs.low), exp(logs.high)};
+  difference->base = vl_statistics_median(base, n);
+  difference->now = vl_statistics_median(now, m);
+  free(of_base);
+  free(of_now);
+  if (n < 1 || m < 1 || least_rank_p(n, m) > SIGNIFICANT) {
+    difference->p = NAN;
+    snprintf(difference->evidence, sizeof difference->evidence, "not enough data: %lld and %lld samples",
+             (long long)n, (long long)m);
+  }
+}
+
+void vl_compare_decide(double min_change, Difference *difference) {
+  double change = difference->ratio.value - 1;
+  difference->judgement = JUDGED_UNCLEAR;
+  if (isnan(difference->p)) return;
+  difference->judgement = JUDGED_SAME;
+  if (fabs(change) < min_change) return;
+  bool sure = difference->p < SIGNIFICANT && difference->rank_p < SIGNIFICANT;
+  difference->judgement = !sure ? JUDGED_UNCLEAR : change > 0 ? JUDGED_WORSE : JUDGED_BETTER;
+}
+
+/* ---- Cells that belong together ------------------------------------------------------------------------------- */
+
+/* What was asked; not how often, nor by which suite. */
+static const char *const asked[] = {"kind",      "engine", "case",          "settings",
+                                    "inference", "queue",  "micro_batch",   "global_batch",
+                                    "recipe",    "device", "profile",       "capacity_bytes",
+                                    "data",      "seed",   "learning_rate", "offload_capacity_bytes"};
+
+typedef struct Group {
+  const json_t **records; /* repetitions */
+  int32_t count, capacity;
+} Group;
+
+typedef struct Groups {
+  Group *items;
+  int32_t count;
+  json_t *index; /* what was asked -> position */
+} Groups;
+
+static char *identity_of(const json_t *record) {
+  json_t *values = json_array();
+  for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+    json_t *value = json_object_get(record, asked[i]);
+    /* One spelling of "the largest batch that fits" and of a batch that is found. */
+    bool found = strcmp(asked[i], "global_batch") == 0 || strcmp(asked[i], "micro_batch") == 0;
+    const char *kind = vl_record_text(record, "kind");
+    if (found && kind && strcmp(kind, "max-batch") == 0) value = NULL;
+    json_array_append(values, value ? value : json_null());
+  }
+  if (vl_record_is_peer(record)) json_array_append(values, json_object_get(record, "device_name"));
+  char *text = json_dumps(values, JSON_COMPACT | JSON_REAL_PRECISION(17));
+  json_decref(values);
+  return text;
+}
+
+static Groups group(const RecordSet *records) {
+  Groups groups = {.items = vl_allocate((size_t)(records->count + 1) * sizeof(Group)),
+                   .index = json_object()};
+  for (int32_t i = 0; i < records->count; i++) {
+    char *identity = identity_of(records->records[i]);
+    json_t *at = json_object_get(groups.index, identity);
+    if (!at) {
+      at = json_integer(groups.count++);
+      json_object_set_new(groups.index, identity, at);
+    }
+    Group *it = &groups.items[json_integer_value(at)];
+    if (it->count == it->capacity) {
+      it->capacity = it->capacity ? 2 * it->capacity : 4;
+      it->records = vl_reallocate(it->records, (size_t)it->capacity * sizeof *it->records);
+    }
+    it->records[it->count++] = records->records[i];
+    free(identity);
+  }
+  return groups;
+}
+
+static void groups_free(Groups *groups) {
+  for (int32_t i = 0; i < groups->count; i++)
+    free(groups->items[i].records);
+  free(groups->items);
+  json_decref(groups->index);
+}
+
+/* ---- Judging a cell --------------------------------------------------------------------------------------------- */
+
+enum { ENOUGH_PROCESSES = 4 };
+
+/* Steps of one process share its memory, its cores and its minute: they tell apart less than they seem to. */
+static const double STEPS_NEED = 4;
+
+typedef struct Samples {
+  double *values;
+  int64_t count, processes;
+} Samples;
+
+static Samples samples_of(const Group *group, bool by_process) {
+  Samples samples = {.values = vl_allocate(sizeof(double))};
+  for (int32_t i = 0; i < group->count; i++) {
+    int64_t count;
+    double *steps = vl_record_list(group->records[i], "step_times_s", &count);
+    double median = vl_record_real(group->records[i], "step_s");
+    if (vl_record_has_status(group->records[i], "ok") && median > 0) {
+      const double *from = by_process || count == 0 ? &median : steps;
+      int64_t more = by_process || count == 0 ? 1 : count;
+      samples.values = vl_reallocate(samples.values, (size_t)(samples.count + more) * sizeof *samples.values);
+      for (int64_t k = 0; k < more; k++)
+        if (from[k] > 0) samples.values[samples.count++] = from[k];
+      samples.processes++;
+    }
+    free(steps);
+  }
+  return samples;
+}
+
+static bool same_machine(const json_t *a, const json_t *b) {
+  return vl_record_same_text(a, b, "hardware") && vl_record_same_text(a, b, "hostname") &&
+         vl_record_integer(a, "threads") == vl_record_integer(b, "threads");
+}
+
+static void judge_times(const Group *base, const Group *now, Difference *difference) {
+  Samples a = samples_of(base, true), b = samples_of(now, true);
+  bool by_process = a.processes >= ENOUGH_PROCESSES && b.processes >= ENOUGH_PROCESSES;
+  if (!by_process) {
+    free(a.values);
+    free(b.values);
+    a = samples_of(base, false);
+    b = samples_of(now, false);
+  }
+  snprintf(difference->evidence, sizeof difference->evidence, "%lld and %lld %s", (long long)a.count,
+           (long long)b.count, by_process ? "processes" : "steps of few processes");
+  vl_compare_times(a.values, a.count, b.values, b.count, difference);
+  if (a.count == 0 && b.count == 0) difference->metric = NULL; /* neither has a time */
+  free(a.values);
+  free(b.values);
+}
+
+static bool is_by_process(const Difference *difference) {
+  return strstr(difference->evidence, "steps") == NULL;
+}
+
+/* Of repetitions the largest: they agree, but where something is wrong. */
+static double value_of(const Group *group, const char *column) {
+  double value = NAN;
+  for (int32_t i = 0; i < group->count; i++) {
+    double each = vl_record_real(group->records[i], column);
+    if (!isnan(each) && !(value >= each)) value = each;
+  }
+  return value;
+}
+
+static Judgement judge_change(Better better, double base, double now) {
+  if (better == BETTER_NEITHER) return JUDGED_CHANGED;
+  return (now > base) == (better == BETTER_LOWER) ? JUDGED_WORSE : JUDGED_BETTER;
+}
+
+/* Results of a step depend on how many came before it. */
+static bool same_steps(const json_t *a, const json_t *b) {
+  return vl_record_integer(a, "steps") == vl_record_integer(b, "steps") &&
+         vl_record_integer(a, "warmup") == vl_record_integer(b, "warmup");
+}
+
+static void judge_number(const Group *base, const Group *now, Difference *difference) {
+  const Metric *metric = difference->metric;
+  double a = value_of(base, metric->column), b = value_of(now, metric->column);
+  difference->base = a;
+  difference->now = b;
+  difference->judgement = JUDGED_SAME;
+  bool of_last_step = strcmp(metric->column, "last_loss") == 0;
+  if ((isnan(a) && isnan(b)) || (of_last_step && !same_steps(base->records[0], now->records[0]))) return;
+  if (isnan(a) != isnan(b)) {
+    difference->judgement = JUDGED_CHANGED;
+    return;
+  }
+  double margin = metric->by == COMPARE_MARGIN ? VL_MARGIN_PERCENT / 100.0 * fabs(a) : 0;
+  if (fabs(b - a) > margin) difference->judgement = judge_change(metric->better, a, b);
+}
+
+/* Of repetitions the one that differs from "ok", if any. */
+static const char *status_of(const Group *group) {
+  for (int32_t i = 0; i < group->count; i++)
+    if (!vl_record_has_status(group->records[i], "ok")) return vl_record_text(group->records[i], "status");
+  return "ok";
+}
+
+static void judge_text(const Group *base, const Group *now, Difference *difference) {
+  bool is_status = strcmp(difference->metric->column, "status") == 0;
+  const char *a = is_status ? status_of(base) : vl_record_text(base->records[0], difference->metric->column);
+  const char *b = is_status ? status_of(now) : vl_record_text(now->records[0], difference->metric->column);
+  difference->base_text = a ? a : "none";
+  difference->now_text = b ? b : "none";
+  bool same = strcmp(difference->base_text, difference->now_text) == 0;
+  difference->judgement = same                                                    ? JUDGED_SAME
+                          : is_status && strcmp(difference->base_text, "ok") == 0 ? JUDGED_WORSE
+                          : is_status && strcmp(difference->now_text, "ok") == 0  ? JUDGED_BETTER
+                                                                                  : JUDGED_CHANGED;
+}
+
+static void judge_cell(const Group *base, const Group *now, CellComparison *cell) {
+  *cell = (CellComparison){.base = base->records[0], .now = now->records[0]};
+  bool predicted = vl_record_is_predicted(cell->base);
+  for (int32_t i = 0; i < METRIC_COUNT; i++) {
+    Difference *difference = &cell->differences[cell->count];
+    *difference = (Difference){.metric = &metrics[i], .base = NAN, .now = NAN, .p = NAN, .rank_p = NAN};
+    switch (metrics[i].by) {
+    case COMPARE_TIME:
+      if (predicted)
+        judge_number(base, now, difference);
+      else
+        judge_times(base, now, difference);
+      break;
+    case COMPARE_TEXT: judge_text(base, now, difference); break;
+    default: judge_number(base, now, difference); break;
+    }
+    bool kept = metrics[i].by == COMPARE_TIME && !predicted ? difference->metric != NULL
+                                                            : difference->judgement != JUDGED_SAME;
+    if (kept) cell->count++;
+  }
+}
+
+static bool is_measured_time(const CellComparison *cell, const Difference *difference) {
+  return difference->metric->by == COMPARE_TIME && !vl_record_is_predicted(cell->base);
+}
+
+/* Holm's p over all cells, then each cell's judgement. */
+static void decide(const CompareOptions *options, StoreComparison *comparison) {
+  int64_t count = 0, most = comparison->count + 1;
+  double *p = vl_allocate((size_t)most * sizeof *p), *adjusted = vl_allocate((size_t)most * sizeof *p),
+         *ratios = vl_allocate((size_t)most * sizeof *p);
+  Difference **times = vl_allocate((size_t)most * sizeof *times);
+  int64_t ratio_count = 0;
+  for (int32_t i = 0; i < comparison->count; i++) {
+    CellComparison *cell = &comparison->cells[i];
+    for (int32_t k = 0; k < cell->count; k++)
+      if (is_measured_time(cell, &cell->differences[k])) {
+        times[count] = &cell->differences[k];
+        p[count++] = cell->differences[k].p;
+        if (!isnan(cell->differences[k].ratio.value))
+          ratios[ratio_count++] = cell->differences[k].ratio.value;
+      }
+  }
+  vl_statistics_holm(p, count, adjusted);
+  for (int64_t i = 0; i < count; i++) {
+    times[i]->p = adjusted[i];
+    vl_compare_decide(options->min_change * (is_by_process(times[i]) ? 1 : STEPS_NEED), times[i]);
+  }
+  comparison->machine_ratio = ratio_count >= 5 ? vl_statistics_median(ratios, ratio_count) : NAN;
+  for (int32_t i = 0; i < comparison->count; i++) {
+    CellComparison *cell = &comparison->cells[i];
+    for (int32_t k = 0; k < cell->count; k++) {
+      Difference *difference = &cell->differences[k];
+      if (is_measured_time(cell, difference) && difference->judgement >= JUDGED_BETTER &&
+          !same_machine(cell->base, cell->now)) {
+        difference->judgement = JUDGED_CHANGED;
+        snprintf(difference->evidence, sizeof difference->evidence, "on another machine");
+      }
+      if (difference->judgement > cell->judgement) cell->judgement = difference->judgement;
+    }
+    comparison->judged[cell->judgement]++;
+  }
+  free(p);
+  free(adjusted);
+  free(ratios);
+  free(times);
+}
+
+/* ---- The environment ------------------------------------------------------------------------------------------------ */
+
+/* The different values of a column, joined. */
+static void values_of(const RecordSet *records, const char *column, char *text, size_t size) {
+  json_t *seen = json_object();
+  text[0] = '\0';
+  for (int32_t i = 0; i < records->count; i++) {
+    char number[32];
+    const char *value = vl_record_text(records->records[i], column);
+    int64_t integer = vl_record_integer(records->records[i], column);
+    snprintf(number, sizeof number, "%lld", (long long)integer);
+    if (!value) value = integer >= 0 ? number : NULL;
+    if (!value || json_object_get(seen, value)) continue;
+    json_object_set_new(seen, value, json_true());
+    size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%s", used ? "; " : "", value);
+  }
+  json_decref(seen);
+  if (!text[0]) snprintf(text, size, "not known");
+}
+
+static void compare_environments(const RecordSet *base, const RecordSet *now, StoreComparison *comparison) {
+  static const char *const columns[] = {"hardware", "memory_bytes", "hostname",     "isa",
+                                        "library",  "threads",      "tool_version", "git_commit",
+                                        "injected", "graph_refusal"};
+  for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+    EnvironmentChange *change = &comparison->environment[comparison->environment_count];
+    change->name = columns[i];
+    values_of(base, columns[i], change->base, sizeof change->base);
+    values_of(now, columns[i], change->now, sizeof change->now);
+    if (strcmp(change->base, change->now) != 0) comparison->environment_count++;
+  }
+}
+
+Status vl_compare_records(const RecordSet *base, const RecordSet *now, const CompareOptions *options,
+                          StoreComparison *comparison) {
+  *comparison = (StoreComparison){.machine_ratio = NAN};
+  Groups of_base = group(base), of_now = group(now);
+  size_t most = (size_t)(of_base.count + of_now.count + 1);
+  comparison->cells = vl_allocate(most * sizeof *comparison->cells);
+  comparison->vanished = vl_allocate(most * sizeof *comparison->vanished);
+  comparison->added = vl_allocate(most * sizeof *comparison->added);
+  compare_environments(base, now, comparison);
+  const char *identity;
+  json_t *at;
+  json_object_foreach(of_base.index, identity, at) {
+    const Group *a = &of_base.items[json_integer_value(at)];
+    json_t *other = json_object_get(of_now.index, identity);
+    if (other)
+      judge_cell(a, &of_now.items[json_integer_value(other)], &comparison->cells[comparison->count++]);
+    else
+      comparison->vanished[comparison->vanished_count++] = a->records[0];
+  }
+  json_object_foreach(of_now.index, identity, at) if (!json_object_get(of_base.index, identity))
+      comparison->added[comparison->added_count++] = of_now.items[json_integer_value(at)].records[0];
+  decide(options, comparison);
+  groups_free(&of_base);
+  groups_free(&of_now);
+  if (comparison->count == 0 && base->count > 0 && now->count > 0)
+    return vl_error(VL_INVALID, "the two stores have no cell in common: %d cells and %d others", base->count,
+                    now->count);
+  return vl_ok();
+}
+
+void vl_compare_free(StoreComparison *comparison) {
+  free(comparison->cells);
+  free(comparison->vanished);
+  free(comparison->added);
+  *comparison = (StoreComparison){0};
+}

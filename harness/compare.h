@@ -1,0 +1,100 @@
+/* Regressions: the cells of one store beside the same cells of another. */
+#ifndef VRAMLAB_HARNESS_COMPARE_H
+#define VRAMLAB_HARNESS_COMPARE_H
+
+#include "harness/claims.h"
+
+/* Which way of a value is the good one. */
+typedef enum Better { BETTER_NEITHER = 0, BETTER_LOWER, BETTER_HIGHER } Better;
+
+/* How two values of a column are compared. */
+typedef enum CompareBy {
+  COMPARE_EXACT = 0, /* to the byte: the same program on the same device has the same value */
+  COMPARE_MARGIN,    /* what the operating system or the driver adds varies: beyond VL_MARGIN of the value */
+  COMPARE_TIME,      /* by distribution */
+  COMPARE_TEXT
+} CompareBy;
+enum { VL_MARGIN_PERCENT = 2 };
+
+/* A column that is compared; those that are not in the list tell what was asked or where it ran. */
+typedef struct Metric {
+  const char *column;
+  Better better;
+  CompareBy by;
+} Metric;
+const Metric *vl_metric_all(int32_t *count);
+
+typedef enum Judgement {
+  JUDGED_SAME = 0,
+  JUDGED_UNCLEAR, /* not enough data, or a change within the spread from run to run */
+  JUDGED_CHANGED, /* different, and neither way is the better one */
+  JUDGED_BETTER,
+  JUDGED_WORSE
+} Judgement;
+/* "same", "unclear", "changed", "improved", "regressed". */
+const char *vl_judgement_name(Judgement judgement);
+
+typedef struct CompareOptions {
+  double min_change; /* of times, as a share: less is no change whatever its evidence */
+} CompareOptions;
+CompareOptions vl_compare_usual(void); /* 3 % */
+
+enum { VL_MAX_DIFFERENCES = 40, VL_EVIDENCE_BYTES = 64 };
+
+typedef struct Difference {
+  const Metric *metric;
+  Judgement judgement;
+  double base, now; /* numbers; of times the medians */
+  const char *base_text, *now_text;
+  Contrast ratio; /* of times: now / base, geometric mean with its 95 % interval */
+  double p; /* of times: of Welch's test on logarithms, for all cells of the comparison together (Holm) */
+  double rank_p;                    /* and of Mann-Whitney's, by itself */
+  char evidence[VL_EVIDENCE_BYTES]; /* "8 and 8 processes", or why it is unclear */
+} Difference;
+
+/* Times of two runs, as samples: fills in all of *difference but metric and the judgement that Holm's p
+ * decides (vl_compare_decide). */
+void vl_compare_times(const double *base, int64_t n, const double *now, int64_t m, Difference *difference);
+/* WORSE or BETTER (of a quantity whose lower value is the better) needs min_change and both tests' evidence.
+ */
+void vl_compare_decide(double min_change, Difference *difference);
+
+typedef struct CellComparison {
+  const json_t *base, *now; /* of repetitions the first; borrowed */
+  Judgement judgement;
+  Difference differences[VL_MAX_DIFFERENCES]; /* all that are not SAME, and the time */
+  int32_t count;
+} CellComparison;
+
+/* What differs in what the two stores ran on: name and both values, each the values of its cells. */
+typedef struct EnvironmentChange {
+  const char *name;
+  char base[200], now[200];
+} EnvironmentChange;
+
+typedef struct StoreComparison {
+  EnvironmentChange environment[16];
+  int32_t environment_count;
+  CellComparison *cells;
+  int32_t count;
+  const json_t **vanished, **added; /* borrowed */
+  int32_t vanished_count, added_count;
+  int32_t judged[JUDGED_WORSE + 1]; /* cells by judgement */
+  double machine_ratio; /* median ratio of the times of all cells: what moves them all; NaN below 5 cells */
+} StoreComparison;
+
+/* Borrows the records of both. */
+Status vl_compare_records(const RecordSet *base, const RecordSet *now, const CompareOptions *options,
+                          StoreComparison *comparison) VL_CHECKED;
+void vl_compare_free(StoreComparison *comparison);
+/* What a cell is called: "resnet50 training batch 8 cpu amp=bf16". */
+void vl_compare_cell_text(const json_t *record, char *text, size_t size);
+
+/* The comparison for people; wide names are folded. */
+void vl_compare_print(const StoreComparison *comparison, bool all, FILE *out);
+/* As an object: environment, cells with their differences, vanished, added, summary. The caller owns it. */
+json_t *vl_compare_json(const StoreComparison *comparison);
+/* As JUnit's XML: a test for each cell, which fails when it regressed and is skipped when unclear. */
+void vl_compare_junit(const StoreComparison *comparison, FILE *out);
+
+#endif

@@ -1,0 +1,289 @@
+/* compare says "regressed" when it is true: tests for two samples are those of scipy, noise alone raises no
+ * alarm, a slowdown of 5 % is found, memory counts to the byte, and what cannot be decided is called so. */
+#include "harness/baseline.h"
+#include "harness/compare.h"
+#include "tests/harness/report_records.h"
+#include "tests/harness/temporary_directory.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NEAR(a, b) assert_true(fabs((a) - (double)(b)) <= 1e-9 * fmax(1e-6, fabs((double)(b))))
+
+/* ---- Statistics ------------------------------------------------------------------------------------------------- */
+
+/* scipy 1.17.1: mannwhitneyu(a, b, method="exact"), and method="asymptotic" where there are ties;
+ * ttest_ind(b, a, equal_var=False) with its confidence_interval(). */
+static void two_samples_are_those_of_scipy(void **state) {
+  (void)state;
+  double x[] = {3.1, 2.7, 5.5, 4.4, 6.1, 2.2, 7.3}, y[] = {4.9, 8.1, 5.9, 6.6, 9.3, 7.7};
+  NEAR(vl_statistics_mann_whitney(x, 7, y, 6), 0.03496503496503496);
+  NEAR(vl_statistics_mann_whitney(y, 6, x, 7), 0.03496503496503496);
+  Contrast difference;
+  NEAR(vl_statistics_welch(x, 7, y, 6, &difference), 0.02118120616217047);
+  assert_true(fabs(difference.low - 0.4716211506065848) < 1e-8);
+  assert_true(fabs(difference.high - 4.752188373202938) < 1e-8);
+  double a[] = {1, 2, 2, 3, 5, 5, 5, 8, 9, 11}, b[] = {2, 4, 5, 6, 6, 9, 10, 12};
+  NEAR(vl_statistics_mann_whitney(a, 10, b, 8), 0.2627398543632009);
+  NEAR(vl_statistics_student_p(2.5, 3.7), 0.07182202291182678);
+  NEAR(vl_statistics_student_p(0.3, 11.2), 0.7696719133380779);
+  NEAR(vl_statistics_student_p(-7.9, 8), 4.7801397975812534e-05);
+  assert_true(isnan(vl_statistics_mann_whitney(a, 0, b, 8)));
+  assert_true(isnan(vl_statistics_welch(a, 1, b, 8, &difference)));
+  double same[] = {2, 2, 2};
+  NEAR(vl_statistics_welch(same, 3, same, 3, &difference), 1);
+  NEAR(vl_statistics_mann_whitney(same, 3, same, 3), 1);
+}
+
+/* The least times 4, the next times 3, none below one before it. */
+static void holm_is_stepwise(void **state) {
+  (void)state;
+  double p[] = {0.01, NAN, 0.04, 0.03, 0.005}, adjusted[5];
+  vl_statistics_holm(p, 5, adjusted);
+  NEAR(adjusted[4], 0.02);
+  NEAR(adjusted[0], 0.03);
+  NEAR(adjusted[3], 0.06);
+  NEAR(adjusted[2], 0.06);
+  assert_true(isnan(adjusted[1]));
+}
+
+/* ---- I14 -------------------------------------------------------------------------------------------------------- */
+
+static Judgement judge(const double *base, int64_t n, const double *now, int64_t m) {
+  Difference difference = {.metric = NULL};
+  vl_compare_times(base, n, now, m, &difference);
+  vl_compare_decide(vl_compare_usual().min_change, &difference);
+  return difference.judgement;
+}
+
+/* Throughputs of the case as times, 1 / them. */
+static void noise_is_no_regression_and_loss_is_i14(void **state) {
+  (void)state;
+  double base[] = {1 / 100., 1 / 103., 1 / 97., 1 / 101., 1 / 99.};
+  double a[] = {1 / 98., 1 / 102., 1 / 100., 1 / 96., 1 / 101.};
+  double b[] = {1 / 84., 1 / 86., 1 / 85., 1 / 83., 1 / 87.};
+  double single[] = {1 / 93.};
+  assert_int_equal(judge(base, 5, a, 5), JUDGED_SAME);
+  assert_int_equal(judge(base, 5, b, 5), JUDGED_WORSE);
+  assert_int_equal(judge(b, 5, base, 5), JUDGED_BETTER);
+  assert_int_equal(judge(base, 1, single, 1), JUDGED_UNCLEAR);
+  assert_int_equal(judge(base, 3, b, 3), JUDGED_UNCLEAR); /* ranks of three and three prove nothing */
+  assert_int_equal(judge(base, 5, base, 5), JUDGED_SAME);
+  assert_int_equal(judge(a, 5, a, 5), JUDGED_SAME);
+}
+
+/* ---- False alarms and power -------------------------------------------------------------------------------------- */
+
+static double normal(uint64_t key, uint64_t at) {
+  double u = (double)vl_random_unit(vl_random_word(key, at, 0)) + 1e-9;
+  double v = (double)vl_random_unit(vl_random_word(key, at, 1));
+  return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+}
+
+/* Medians of processes: lognormal with 2 % from one to the next, now and then one that was disturbed. */
+static void draw(uint64_t key, double factor, double *times, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    bool disturbed = vl_random_unit(vl_random_word(key, (uint64_t)i, 7)) < 0.04F;
+    times[i] = factor * 0.1 * exp(0.02 * normal(key, (uint64_t)i)) * (disturbed ? 1.15 : 1);
+  }
+}
+
+static void alarms_are_rare_and_slowdowns_are_found(void **state) {
+  (void)state;
+  enum { TRIALS = 2000, PROCESSES = 8 };
+  int alarms = 0, found = 0;
+  for (uint64_t trial = 0; trial < TRIALS; trial++) {
+    double base[PROCESSES], same[PROCESSES], slower[PROCESSES];
+    draw(vl_random_key(1, trial, "base"), 1, base, PROCESSES);
+    draw(vl_random_key(1, trial, "same"), 1, same, PROCESSES);
+    draw(vl_random_key(1, trial, "slower"), 1.06, slower, PROCESSES);
+    alarms += judge(base, PROCESSES, same, PROCESSES) == JUDGED_WORSE;
+    found += judge(base, PROCESSES, slower, PROCESSES) == JUDGED_WORSE;
+  }
+  print_message("  %d false alarms in %d; %d slowdowns of 6 %% found\n", alarms, TRIALS, found);
+  assert_true(alarms < TRIALS / 50);
+  assert_true(found > TRIALS * 3 / 4);
+}
+
+/* ---- Stores ------------------------------------------------------------------------------------------------------ */
+
+static const Difference *find(const CellComparison *cell, const char *column) {
+  for (int32_t i = 0; i < cell->count; i++)
+    if (strcmp(cell->differences[i].metric->column, column) == 0) return &cell->differences[i];
+  return NULL;
+}
+
+static json_t *cell_of(const char *recipe, double activation_bytes, const char *status) {
+  Synthetic cell = {.suite = "quick",
+                    .recipe = recipe,
+                    .preserves = "bitwise",
+                    .batch = 8,
+                    .activation_bytes = activation_bytes,
+                    .status = status,
+                    .error = status ? "as planned" : NULL};
+  return synthetic_record(&cell);
+}
+
+static StoreComparison compare(json_t *const *base, int32_t n, json_t *const *now, int32_t m) {
+  StoreComparison comparison;
+  RecordSet of_base = {(const json_t **)base, n}, of_now = {(const json_t **)now, m};
+  CompareOptions options = vl_compare_usual();
+  Status status = vl_compare_records(&of_base, &of_now, &options, &comparison);
+  assert_int_equal(status.code, VL_OK);
+  return comparison;
+}
+
+static void memory_counts_to_the_byte(void **state) {
+  (void)state;
+  json_t *base[] = {cell_of("baseline", 1e6, NULL)}, *now[] = {cell_of("baseline", 1e6, NULL)};
+  StoreComparison comparison = compare(base, 1, now, 1);
+  assert_int_equal(comparison.judged[JUDGED_WORSE], 0);
+  vl_compare_free(&comparison);
+  json_t *parts = json_object_get(now[0], "peak_by_category");
+  json_int_t bytes = json_integer_value(json_object_get(parts, "activation"));
+  json_object_set_new(parts, "activation", json_integer(bytes + 1));
+  comparison = compare(base, 1, now, 1);
+  assert_int_equal(comparison.judged[JUDGED_WORSE], 1);
+  const Difference *difference = find(&comparison.cells[0], "peak_activation_bytes");
+  assert_non_null(difference);
+  assert_true(difference->judgement == JUDGED_WORSE && difference->now - difference->base == 1);
+  vl_compare_free(&comparison);
+  comparison = compare(now, 1, base, 1);
+  assert_int_equal(comparison.judged[JUDGED_BETTER], 1);
+  vl_compare_free(&comparison);
+  json_decref(base[0]);
+  json_decref(now[0]);
+}
+
+static void what_no_longer_runs_regressed(void **state) {
+  (void)state;
+  json_t *base[] = {cell_of("baseline", 1e6, NULL), cell_of("checkpoint=1", 1e6, "oom"),
+                    cell_of("amp=bf16", 1e6, NULL)};
+  json_t *now[] = {cell_of("baseline", 1e6, "oom"), cell_of("checkpoint=1", 1e6, NULL),
+                   cell_of("amp=fp16", 1e6, NULL)};
+  StoreComparison comparison = compare(base, 3, now, 3);
+  assert_int_equal(comparison.count, 2);
+  assert_int_equal(comparison.cells[0].judgement, JUDGED_WORSE);
+  assert_string_equal(find(&comparison.cells[0], "status")->now_text, "oom");
+  assert_int_equal(find(&comparison.cells[1], "status")->judgement, JUDGED_BETTER);
+  assert_int_equal(comparison.vanished_count, 1);
+  assert_string_equal(vl_record_text(comparison.vanished[0], "recipe"), "amp=bf16");
+  assert_int_equal(comparison.added_count, 1);
+  assert_string_equal(vl_record_text(comparison.added[0], "recipe"), "amp=fp16");
+  vl_compare_free(&comparison);
+  for (int i = 0; i < 3; i++) {
+    json_decref(base[i]);
+    json_decref(now[i]);
+  }
+}
+
+/* Eight processes each, 10 % slower; on another machine that is no regression. */
+static void times_need_the_same_machine(void **state) {
+  (void)state;
+  enum { PROCESSES = 8 };
+  json_t *base[PROCESSES], *now[PROCESSES];
+  for (int i = 0; i < PROCESSES; i++)
+    for (int side = 0; side < 2; side++) {
+      json_t *record = cell_of("baseline", 1e6, NULL);
+      json_object_set_new(record, "repeat", json_integer(i));
+      json_object_set_new(record, "step_s", json_real((side ? 1.1 : 1.0) + 0.003 * i));
+      json_object_set_new(record, "hardware", json_string("CPU A"));
+      (side ? now : base)[i] = record;
+    }
+  StoreComparison comparison = compare(base, PROCESSES, now, PROCESSES);
+  assert_int_equal(comparison.count, 1);
+  const Difference *difference = find(&comparison.cells[0], "step_s");
+  assert_int_equal(difference->judgement, JUDGED_WORSE);
+  assert_string_equal(difference->evidence, "8 and 8 processes");
+  assert_true(difference->ratio.low < 1.1 && difference->ratio.high > 1.09 && difference->ratio.low > 1.08);
+  vl_compare_free(&comparison);
+  for (int i = 0; i < PROCESSES; i++)
+    json_object_set_new(now[i], "hardware", json_string("CPU B"));
+  comparison = compare(base, PROCESSES, now, PROCESSES);
+  assert_int_equal(find(&comparison.cells[0], "step_s")->judgement, JUDGED_CHANGED);
+  assert_string_equal(comparison.environment[0].name, "hardware");
+  vl_compare_free(&comparison);
+  for (int i = 0; i < PROCESSES; i++) {
+    json_decref(base[i]);
+    json_decref(now[i]);
+  }
+}
+
+static void every_metric_is_a_column(void **state) {
+  (void)state;
+  int32_t count;
+  const Metric *metrics = vl_metric_all(&count);
+  for (int32_t i = 0; i < count; i++)
+    assert_non_null(vl_column_find(metrics[i].column));
+}
+
+/* ---- Baselines ---------------------------------------------------------------------------------------------------- */
+
+static void a_baseline_keeps_records_and_reasons(void **state) {
+  (void)state;
+  char key[256], path[600], *directory = make_temporary_directory();
+  json_t *first = cell_of("baseline", 1e6, NULL), *other = cell_of("amp=bf16", 1e6, NULL);
+  json_object_set_new(first, "hardware", json_string("AMD EPYC 9B45 (64/core)"));
+  json_object_set_new(other, "hardware", json_string("AMD EPYC 9B45 (64/core)"));
+  json_object_set_new(other, "cell_key", json_string("00000000000000aa"));
+  vl_baseline_key(first, key, sizeof key);
+  assert_non_null(strstr(key, "amd-epyc-9b45-64-core"));
+  FILE *null = fopen("/dev/null", "w");
+  RecordSet one = {(const json_t **)&first, 1}, two = {(const json_t **)&other, 1};
+  assert_int_equal(vl_baseline_update(directory, &one, "first", null).code, VL_OK);
+  assert_int_equal(vl_baseline_update(directory, &two, "more \"cells\"", null).code, VL_OK);
+  assert_int_equal(vl_baseline_update(directory, &one, "again", null).code, VL_OK);
+  Baseline baseline;
+  assert_int_equal(vl_baseline_load(directory, &one, &baseline).code, VL_OK);
+  assert_int_equal(baseline.records.count, 2);
+  assert_non_null(strstr(baseline.reason, "again"));
+  StoreComparison comparison;
+  CompareOptions options = vl_compare_usual();
+  assert_int_equal(vl_compare_records(&baseline.records, &one, &options, &comparison).code, VL_OK);
+  assert_int_equal(comparison.count, 1);
+  assert_int_equal(comparison.cells[0].judgement, JUDGED_SAME);
+  vl_compare_free(&comparison);
+  vl_baseline_free(&baseline);
+  json_object_set_new(first, "injected", json_string("slowdown=0.05"));
+  assert_int_equal(vl_baseline_update(directory, &one, "never", null).code, VL_INVALID);
+  json_object_del(first, "injected");
+  snprintf(path, sizeof path, "%s/%s.jsonl", directory, key);
+  FILE *file = fopen(path, "a");
+  fputs("{\"torn\": \n", file);
+  fclose(file);
+  Status status = vl_baseline_load(directory, &one, &baseline);
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, ".jsonl:4: "));
+  vl_baseline_free(&baseline);
+  json_object_set_new(first, "hardware", json_string("another"));
+  status = vl_baseline_load(directory, &one, &baseline);
+  assert_int_equal(status.code, VL_ENVIRONMENT);
+  assert_non_null(strstr(status.message, "baseline update"));
+  vl_baseline_free(&baseline);
+  fclose(null);
+  json_decref(first);
+  json_decref(other);
+  remove_temporary_directory(directory);
+  free(directory);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(two_samples_are_those_of_scipy),
+      cmocka_unit_test(holm_is_stepwise),
+      cmocka_unit_test(noise_is_no_regression_and_loss_is_i14),
+      cmocka_unit_test(alarms_are_rare_and_slowdowns_are_found),
+      cmocka_unit_test(memory_counts_to_the_byte),
+      cmocka_unit_test(what_no_longer_runs_regressed),
+      cmocka_unit_test(times_need_the_same_machine),
+      cmocka_unit_test(every_metric_is_a_column),
+      cmocka_unit_test(a_baseline_keeps_records_and_reasons),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
