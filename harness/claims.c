@@ -12,6 +12,11 @@ const char *vl_verdict_name(Verdict verdict) {
   return names[verdict];
 }
 
+const char *vl_finding_verdict_name(const Finding *finding) {
+  bool on_paper = finding->predicted && finding->verdict == VERDICT_SUPPORTED;
+  return on_paper ? "predicted to hold" : vl_verdict_name(finding->verdict);
+}
+
 /* ---- Which records ------------------------------------------------------------------------------------------ */
 
 static bool matches_value(const json_t *record, const char *path, const char *wanted) {
@@ -195,18 +200,27 @@ static int32_t headline_of(const ClaimVerdict *verdict, bool predicted) {
   return -1;
 }
 
+/* What is only predicted may refute a claim; to support one it has to be seen. */
+static void require_measurement(const Finding *headline, ClaimVerdict *verdict) {
+  if (!headline->predicted || verdict->verdict != VERDICT_SUPPORTED) return;
+  verdict->verdict = VERDICT_UNDECIDED;
+  snprintf(verdict->numbers, sizeof(verdict->numbers), "predicted to hold, not measured: %.*s",
+           VL_NUMBERS_BYTES - 40, headline->numbers);
+}
+
 /* Findings of the headline's kind must agree; where they do not, the article leaves out what decides. */
 static void weigh(ClaimVerdict *verdict) {
   const Finding *headline = &verdict->findings[verdict->headline];
   verdict->verdict = headline->verdict;
   snprintf(verdict->numbers, sizeof(verdict->numbers), "%s", headline->numbers);
+  require_measurement(headline, verdict);
   for (int32_t i = 0; i < verdict->finding_count; i++) {
     const Finding *other = &verdict->findings[i];
     if (!other->in_setting || other->predicted != headline->predicted) continue;
     if (other->verdict == VERDICT_UNDECIDED || other->verdict == headline->verdict) continue;
     verdict->verdict = VERDICT_AMBIGUOUS;
     snprintf(verdict->numbers, sizeof(verdict->numbers), "%s: %s; %s: %s", headline->scope,
-             vl_verdict_name(headline->verdict), other->scope, vl_verdict_name(other->verdict));
+             vl_finding_verdict_name(headline), other->scope, vl_finding_verdict_name(other));
     return;
   }
 }
@@ -233,8 +247,7 @@ void vl_claim_decide(const Claim *claim, const RecordSet *records, ClaimVerdict 
   verdict->headline = -1;
   if (claim->rule->decide == NULL) {
     verdict->verdict = claim->rule->verdict;
-    snprintf(verdict->numbers, sizeof(verdict->numbers), "suite %s: %s", claim->suites->items[0]->text,
-             claim->rule->why);
+    snprintf(verdict->numbers, sizeof(verdict->numbers), "%s", claim->missing);
     return;
   }
   const json_t **chosen = vl_allocate(sizeof(json_t *) * (size_t)(records->count + 1));
@@ -262,25 +275,8 @@ void vl_claim_scope(const ClaimVerdict *verdict, char *text, size_t size) {
              named ? "the article's setting, " : "the article names no hardware", named ? setting : "");
 }
 
-static json_t *finding_json(const Finding *finding) {
-  return json_pack("{s:s, s:b, s:s, s:b, s:s, s:s, s:b, s:b}", "verdict", vl_verdict_name(finding->verdict),
-                   "in_setting", finding->in_setting, "provenance",
-                   finding->predicted ? "predicted" : "measured", "emulated", finding->emulated, "scope",
-                   finding->scope, "numbers", finding->numbers, "region_changed", finding->region_changed,
-                   "region_unknown", finding->region_unknown);
-}
-
-json_t *vl_claim_verdict_json(const ClaimFile *file, const ClaimVerdict *verdict) {
-  const Claim *claim = verdict->claim;
-  char scope[2 * VL_SCOPE_BYTES];
-  vl_claim_scope(verdict, scope, sizeof(scope));
-  json_t *findings = json_array();
-  for (int32_t i = 0; i < verdict->finding_count; i++)
-    json_array_append_new(findings, finding_json(&verdict->findings[i]));
-  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:s, s:o}", "id", claim->id,
-                   "section", claim->section, "sentence", claim->sentence, "translation", claim->translation,
-                   "setting", claim->setting, "verdict", vl_verdict_name(verdict->verdict), "scope", scope,
-                   "numbers", verdict->numbers, "command", claim->command, "entry_sha256", claim->hash,
-                   "region_commit", file->commit, "region_uncommitted", file->uncommitted, "trap",
-                   claim->trap, "findings", findings);
+const char *vl_claim_provenance(const ClaimVerdict *verdict) {
+  if (verdict->verdict == VERDICT_UNTESTABLE) return "modelled";
+  if (verdict->headline < 0) return "none";
+  return verdict->findings[verdict->headline].predicted ? "predicted" : "measured";
 }

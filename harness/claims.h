@@ -10,12 +10,18 @@ struct ClaimRule;
 
 /* One entry of a claims file; the text belongs to the file's arena. */
 typedef struct Claim {
-  const char *id, *section, *sentence, *translation, *setting, *metric, *denominator, *trap, *command;
+  const char *id, *section, *sentence, *translation, *setting, *metric, *denominator, *trap;
+  const char *command;    /* that reproduces it; "none" while there is none */
+  const char *missing;    /* of a rule that looks at no cells: why there is no verdict; else NULL */
   const YamlNode *suites; /* names of the suites whose cells decide it */
   const YamlNode *cells;  /* record path -> accepted value, or list of them */
   const YamlNode *region; /* the rule's numbers */
   const struct ClaimRule *rule;
   char hash[VL_CLAIM_HASH_BYTES]; /* SHA-256 of the canonical entry */
+  int32_t first_line, last_line;  /* where it stands in its file */
+  char commit[16];                /* that last changed it; "" when git cannot say */
+  int64_t commit_time_s;          /* when that was made, since 1970 */
+  bool uncommitted;               /* some of its lines are in no commit yet */
 } Claim;
 
 typedef struct ClaimFile {
@@ -23,14 +29,14 @@ typedef struct ClaimFile {
   const char *path, *article;
   Claim *claims;
   int32_t count;
-  char commit[64];  /* that last changed the file; "" when git cannot say */
-  bool uncommitted; /* the file differs from that commit */
 } ClaimFile;
 
 /* Reads and checks a claims file; path NULL: the one that comes with the program. VL_INVALID names
  * file:line:column and what is accepted. */
 Status vl_claims_load(const char *path, ClaimFile **file) VL_CHECKED;
 void vl_claims_destroy(ClaimFile **file);
+/* Sets the claims' commit, commit_time_s and uncommitted, as git tells; part of vl_claims_load. */
+void vl_claims_find_commits(ClaimFile *file);
 const Claim *vl_claims_find(const ClaimFile *file, const char *id); /* NULL when unknown */
 /* Hashes of the claims a suite decides, as an object {id: hash}, for the records of its cells. path NULL: the
  * file that comes with the program. The caller owns the object. */
@@ -80,6 +86,11 @@ typedef struct ClaimVerdict {
   Finding findings[VL_MAX_FINDINGS];
   int32_t finding_count, findings_left_out;
 } ClaimVerdict;
+/* A finding's verdict in words. What holds on paper alone is not supported: "predicted to hold". */
+const char *vl_finding_verdict_name(const Finding *finding);
+/* "measured", "predicted" or, without a finding that decides, "none"; of rules that never give one,
+ * "modelled". */
+const char *vl_claim_provenance(const ClaimVerdict *verdict);
 
 /* Whether a cell stands in for hardware that is not there (capped capacity on a measured device, fp16
  * computed in fp32): its speed counts in no figure and no claim. */
@@ -89,7 +100,17 @@ void vl_claim_decide(const Claim *claim, const RecordSet *records, ClaimVerdict 
 /* "setting unnamed; predicted, plan:cpu ..." of the headline. */
 void vl_claim_scope(const ClaimVerdict *verdict, char *text, size_t size);
 /* {"id", "verdict", "findings", ...}; the caller owns it. */
-json_t *vl_claim_verdict_json(const ClaimFile *file, const ClaimVerdict *verdict);
+json_t *vl_claim_verdict_json(const ClaimVerdict *verdict);
+
+/* ---- Listings --------------------------------------------------------------------------------------------------- */
+
+/* "region" of a claim in one line: its rule and that rule's numbers. Cut where it does not fit. */
+void vl_claim_region_text(const Claim *claim, char *text, size_t size);
+/* "fixed by commit ...", or why none is named, and whether cells were run under another region. */
+void vl_claim_fixed_text(const ClaimVerdict *verdict, char *text, size_t size);
+/* One claim with all there is to it: statement, test, region, verdict, evidence, what reproduces it. */
+void vl_claim_print_text(const ClaimVerdict *verdict, FILE *out, int width, bool color);
+void vl_claim_print_markdown(const ClaimVerdict *verdict, FILE *out);
 
 /* ---- Rules: inside the claims files only --------------------------------------------------------------------- */
 
@@ -105,10 +126,10 @@ typedef struct ClaimRule {
   /* What findings of a workload are told apart by besides, as their scope says it; "" for a cell that all
    * findings of its device see and none is made of. NULL: nothing. */
   void (*aspect)(const json_t *record, char *text, size_t size);
-  /* NULL: decided without cells, as `verdict` and `why`. Writes verdict and numbers. */
+  /* NULL: cells do not decide it; it has `verdict`, for what the claim says is missing. Writes verdict and
+   * numbers. */
   void (*decide)(const Claim *claim, const RecordSet *cells, Finding *finding);
   Verdict verdict;
-  const char *why;
 } ClaimRule;
 /* Rules that have files of their own (claims_pairs.c). */
 void vl_decide_level_pairs(const Claim *claim, const RecordSet *cells, Finding *finding);

@@ -1,4 +1,4 @@
-/* vramlab claims: what one or several stores say about the article. */
+/* vramlab claims: every claim of the article, and what one or several stores say about it. */
 #include "harness/options.h"
 #include "harness/report.h"
 
@@ -6,33 +6,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_JSON = 0x200, KEY_FILE, KEY_ALL, MAX_STORES = 32 };
+enum { KEY_JSON = 0x200, KEY_FILE, KEY_FORMAT, MAX_STORES = 32 };
+
+typedef enum ClaimsFormat { FORMAT_TABLE = 0, FORMAT_MARKDOWN, FORMAT_JSON } ClaimsFormat;
 
 typedef struct ClaimsCommand {
   const char *stores[MAX_STORES];
   int32_t store_count;
-  const char *file, *claims[VL_MAX_LISTED];
-  int32_t claim_count;
-  bool json, all;
+  const char *file, *ids[VL_MAX_LISTED];
+  int32_t id_count;
+  ClaimsFormat format;
 } ClaimsCommand;
 
 static const struct argp_option options_table[] = {
-    {"claim", 'c', "ID", 0, "only this one, in full; may be repeated", 0},
-    {"all", KEY_ALL, NULL, 0, "also the claims these stores have no cells for", 0},
+    {"id", 'i', "ID", 0, "only this one; may be repeated", 0},
+    {"format", KEY_FORMAT, "FORMAT", 0, "table (the default), md or json", 0},
+    {"json", KEY_JSON, NULL, 0, "the same as --format json", 0},
     {"file", KEY_FILE, "FILE", 0, "another claims file", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON array", 0},
     {0}};
+
+static ClaimsFormat parse_format(const char *text, struct argp_state *state) {
+  static const char *const names[] = {"table", "md", "json"};
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    if (strcmp(text, names[i]) == 0) return (ClaimsFormat)i;
+  argp_error(state, "--format is table, md or json, not \"%s\"", text);
+  return FORMAT_TABLE;
+}
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
   ClaimsCommand *command = state->input;
   switch (key) {
-  case 'c':
-    if (command->claim_count == VL_MAX_LISTED) argp_error(state, "more than %d claims", VL_MAX_LISTED);
-    command->claims[command->claim_count++] = text;
+  case 'i':
+    if (command->id_count == VL_MAX_LISTED) argp_error(state, "more than %d claims", VL_MAX_LISTED);
+    command->ids[command->id_count++] = text;
     return 0;
-  case KEY_ALL: command->all = true; return 0;
+  case KEY_FORMAT: command->format = parse_format(text, state); return 0;
   case KEY_FILE: command->file = text; return 0;
-  case KEY_JSON: command->json = true; return 0;
+  case KEY_JSON: command->format = FORMAT_JSON; return 0;
   case ARGP_KEY_ARG:
     if (command->store_count == MAX_STORES) argp_error(state, "more than %d stores", MAX_STORES);
     command->stores[command->store_count++] = text;
@@ -45,100 +55,117 @@ static const struct argp claims_argp = {
     .options = options_table,
     .parser = parse_option,
     .args_doc = "[STORE...]",
-    .doc = "Prints the verdict on each claim of the article, with its scope and the numbers that decide it. "
-           "STORE is a directory, its results.h5, or latest (the default)."};
+    .doc =
+        "Lists every claim of the article: the statement, how it is tested, the region that was fixed before "
+        "the run, the verdict with its scope and the numbers that decide it, or what is missing to decide "
+        "it. Evidence comes from all the stores that are given. What was not measured supports nothing. "
+        "STORE is a directory, its results.h5, or latest (the default)."};
 
 static bool is_asked(const ClaimsCommand *command, const Claim *claim) {
-  for (int32_t i = 0; i < command->claim_count; i++)
-    if (strcmp(command->claims[i], claim->id) == 0) return true;
-  return command->claim_count == 0;
+  for (int32_t i = 0; i < command->id_count; i++)
+    if (strcmp(command->ids[i], claim->id) == 0) return true;
+  return command->id_count == 0;
 }
 
-/* A claim in full: with its original, every finding, and how to reproduce it. */
-static void print_details(const ClaimFile *file, const ClaimVerdict *verdict) {
-  const Claim *claim = verdict->claim;
-  printf("              %s\n              section:     %s\n              metric:      %s\n", claim->sentence,
-         claim->section, claim->metric);
-  printf("              denominator: %s\n              trap:        %s\n", claim->denominator, claim->trap);
-  for (int32_t i = 0; i < verdict->finding_count; i++) {
-    const Finding *finding = &verdict->findings[i];
-    printf("              %s%s: %s. %s%s\n", finding->scope, finding->in_setting ? "" : " (elsewhere)",
-           vl_verdict_name(finding->verdict), finding->numbers,
-           finding->region_changed ? " (region changed after this run)" : "");
+static Status check_ids(const ClaimsCommand *command, const ClaimFile *file) {
+  for (int32_t i = 0; i < command->id_count; i++)
+    if (vl_claims_find(file, command->ids[i]) == NULL)
+      return vl_error(VL_INVALID, "%s has no claim \"%s\"; vramlab claims lists them", file->path,
+                      command->ids[i]);
+  return vl_ok();
+}
+
+/* "36 claims: 3 supported, 8 refuted, ...". */
+static void print_tally(const int32_t *tally, int32_t count, FILE *out) {
+  fprintf(out, "%d %s:", count, count == 1 ? "claim" : "claims");
+  const char *before = " ";
+  for (int32_t v = 0; v < VERDICT_COUNT; v++) {
+    if (tally[v] == 0) continue;
+    fprintf(out, "%s%d %s", before, tally[v], vl_verdict_name((Verdict)v));
+    before = ", ";
   }
-  printf("              region:      %s%s%s\n              reproduce:   %s\n",
-         file->commit[0] != '\0' ? "fixed by commit " : "commit unknown", file->commit,
-         file->uncommitted ? ", changed since and not committed" : "", claim->command);
+  fputs("\n\n", out);
 }
 
-static void print_verdict(const ClaimsCommand *command, const ClaimFile *file, const ClaimVerdict *verdict) {
-  char scope[2 * VL_SCOPE_BYTES];
-  vl_claim_scope(verdict, scope, sizeof(scope));
-  ClaimPassage passage = {.id = verdict->claim->id,
-                          .verdict = vl_verdict_name(verdict->verdict),
-                          .translation = verdict->claim->translation,
-                          .scope = scope,
-                          .numbers = verdict->numbers};
-  vl_report_term_claim(&passage, stdout, vl_terminal_width(stdout), vl_terminal_color(stdout));
-  if (command->claim_count > 0) print_details(file, verdict);
-  for (int32_t i = 0; i < verdict->finding_count && command->claim_count == 0; i++)
-    if (verdict->findings[i].region_changed) {
-      printf("              region changed after this run\n");
-      break;
-    }
-}
-
-static Status print_claims(const ClaimsCommand *command, const ClaimFile *file, const RecordSet *records) {
+static void print_json(ClaimVerdict *const *verdicts, int32_t count) {
   json_t *list = json_array();
-  int32_t left_out = 0;
-  for (int32_t i = 0; i < command->claim_count; i++)
-    if (vl_claims_find(file, command->claims[i]) == NULL) {
-      json_decref(list);
-      return vl_error(VL_INVALID, "%s has no claim \"%s\" (vramlab claims --all)", file->path,
-                      command->claims[i]);
+  for (int32_t i = 0; i < count; i++)
+    json_array_append_new(list, vl_claim_verdict_json(verdicts[i]));
+  json_dumpf(list, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+  putchar('\n');
+  json_decref(list);
+}
+
+static void print_verdicts(const ClaimsCommand *command, const ClaimFile *file, ClaimVerdict *const *verdicts,
+                           int32_t count) {
+  int32_t tally[VERDICT_COUNT] = {0};
+  for (int32_t i = 0; i < count; i++)
+    tally[verdicts[i]->verdict]++;
+  if (command->format == FORMAT_JSON) {
+    print_json(verdicts, count);
+    return;
+  }
+  if (command->format == FORMAT_MARKDOWN) printf("# Claims: %s\n\n", file->article);
+  print_tally(tally, count, stdout);
+  for (int32_t i = 0; i < count; i++) {
+    if (command->format == FORMAT_MARKDOWN) {
+      vl_claim_print_markdown(verdicts[i], stdout);
+    } else {
+      vl_claim_print_text(verdicts[i], stdout, vl_terminal_width(stdout), vl_terminal_color(stdout));
+      if (i + 1 < count) putchar('\n');
     }
-  ClaimVerdict *verdict = vl_allocate(sizeof(*verdict));
+  }
+}
+
+static void decide_and_print(const ClaimsCommand *command, const ClaimFile *file, const RecordSet *records) {
+  ClaimVerdict **verdicts = vl_allocate(sizeof(*verdicts) * (size_t)(file->count + 1));
+  int32_t count = 0;
   for (int32_t i = 0; i < file->count; i++) {
     if (!is_asked(command, &file->claims[i])) continue;
-    vl_claim_decide(&file->claims[i], records, verdict);
-    if (command->json)
-      json_array_append_new(list, vl_claim_verdict_json(file, verdict));
-    else if (verdict->finding_count > 0 || command->all || command->claim_count > 0)
-      print_verdict(command, file, verdict);
-    else
-      left_out++;
+    verdicts[count] = vl_allocate(sizeof(**verdicts));
+    vl_claim_decide(&file->claims[i], records, verdicts[count++]);
   }
-  free(verdict);
-  if (command->json) {
-    json_dumpf(list, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
-    putchar('\n');
-  } else if (left_out > 0) {
-    printf("  %d further claims have no cells here (--all shows them).\n", left_out);
+  print_verdicts(command, file, verdicts, count);
+  for (int32_t i = 0; i < count; i++)
+    free(verdicts[i]);
+  free(verdicts);
+}
+
+/* Adds a store's records, without those that an earlier store has too: a copy is no further evidence. */
+static void add_records(RecordSet *records, json_t *seen, const Store *store) {
+  RecordSet its = vl_store_records(store);
+  records->records =
+      vl_reallocate(records->records, sizeof(json_t *) * (size_t)(records->count + its.count + 1));
+  for (int32_t i = 0; i < its.count; i++) {
+    const char *key = vl_record_text(its.records[i], "cell_key");
+    const char *created = vl_record_text(its.records[i], "created_utc");
+    const char *host = vl_record_text(its.records[i], "hostname");
+    char run[512];
+    snprintf(run, sizeof(run), "%s %s %s", key, created ? created : "", host ? host : "");
+    if (json_object_get(seen, run) != NULL) continue;
+    json_object_set_new(seen, run, json_true());
+    records->records[records->count++] = its.records[i];
   }
-  json_decref(list);
-  return vl_ok();
+  free(its.records);
 }
 
 /* Records of all stores together, in their order. */
 static Status claims(const ClaimsCommand *command) {
   Store *stores[MAX_STORES] = {NULL};
-  int32_t opened = 0, wanted = command->store_count > 0 ? command->store_count : 1;
+  int32_t wanted = command->store_count > 0 ? command->store_count : 1;
   RecordSet records = {.records = vl_allocate(sizeof(json_t *))};
+  json_t *seen = json_object();
   Status status = vl_ok();
-  for (; opened < wanted && status.code == VL_OK; opened++) {
-    status = vl_store_open(command->store_count > 0 ? command->stores[opened] : NULL, &stores[opened]);
-    if (status.code != VL_OK) break;
-    RecordSet its = vl_store_records(stores[opened]);
-    records.records =
-        vl_reallocate(records.records, sizeof(json_t *) * (size_t)(records.count + its.count + 1));
-    memcpy(&records.records[records.count], its.records, sizeof(json_t *) * (size_t)its.count);
-    records.count += its.count;
-    free(its.records);
+  for (int32_t i = 0; i < wanted && status.code == VL_OK; i++) {
+    status = vl_store_open(command->store_count > 0 ? command->stores[i] : NULL, &stores[i]);
+    if (status.code == VL_OK) add_records(&records, seen, stores[i]);
   }
   ClaimFile *file = NULL;
   if (status.code == VL_OK) status = vl_claims_load(command->file, &file);
-  if (status.code == VL_OK) status = print_claims(command, file, &records);
+  if (status.code == VL_OK) status = check_ids(command, file);
+  if (status.code == VL_OK) decide_and_print(command, file, &records);
   vl_claims_destroy(&file);
+  json_decref(seen);
   free(records.records);
   for (int32_t i = 0; i < wanted; i++)
     vl_store_close(&stores[i]);
@@ -146,7 +173,7 @@ static Status claims(const ClaimsCommand *command) {
 }
 
 int vl_command_claims(int argc, char **argv) {
-  ClaimsCommand command = {.json = false};
+  ClaimsCommand command = {.format = FORMAT_TABLE};
   vl_command_parse(&claims_argp, argc, argv, &command);
   locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(c);
   Status status = claims(&command);

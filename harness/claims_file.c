@@ -1,5 +1,4 @@
 #include "harness/claims.h"
-#include "harness/report_process.h"
 
 #include <openssl/evp.h>
 #include <stdlib.h>
@@ -76,10 +75,18 @@ static Status text_of(const YamlNode *entry, const char *key, const char **text)
   return vl_ok();
 }
 
+/* A rule that looks at no cells leaves it to the entry to say what is missing; the others know themselves. */
+static Status read_missing(const YamlNode *entry, Claim *claim) {
+  const YamlNode *node = vl_yaml_get(entry, "missing");
+  if (claim->rule->decide == NULL) return text_of(entry, "missing", &claim->missing);
+  return node == NULL ? vl_ok()
+                      : vl_yaml_error(node, "rule %s says itself what is missing", claim->rule->name);
+}
+
 static Status read_claim(const YamlNode *entry, Claim *claim) {
   static const char *const keys[] = {"id",     "section", "sentence", "translation", "setting",
                                      "suites", "cells",   "metric",   "denominator", "rule",
-                                     "region", "trap",    "command",  NULL};
+                                     "region", "trap",    "command",  "missing",     NULL};
   VL_TRY(vl_yaml_check_keys(entry, keys));
   const struct {
     const char *key, **text;
@@ -109,6 +116,7 @@ static Status read_claim(const YamlNode *entry, Claim *claim) {
   claim->region = vl_yaml_get(entry, "region");
   if (claim->region == NULL) return vl_yaml_error(entry, "claim %s has no region", claim->id);
   VL_TRY(check_region(claim));
+  VL_TRY(read_missing(entry, claim));
   return hash_entry(entry, claim->hash);
 }
 
@@ -123,30 +131,12 @@ static Status read_claims(const YamlNode *root, ClaimFile *file) {
     VL_TRY(read_claim(list->items[i], &file->claims[i]));
     if (vl_claims_find(file, file->claims[i].id) != NULL)
       return vl_yaml_error(list->items[i], "claim %s is there twice", file->claims[i].id);
+    file->claims[i].first_line = list->items[i]->line;
+    if (i > 0) file->claims[i - 1].last_line = list->items[i]->line - 1;
+    file->claims[i].last_line = INT32_MAX;
     file->count++;
   }
   return vl_ok();
-}
-
-/* The commit that fixed the regions. Without git, or outside a checkout, there is none to name. */
-static void find_commit(ClaimFile *file) {
-  char directory[4096];
-  snprintf(directory, sizeof(directory), "%s", file->path);
-  char *slash = strrchr(directory, '/');
-  const char *name = slash != NULL ? slash + 1 : file->path;
-  if (slash != NULL)
-    *slash = '\0';
-  else
-    snprintf(directory, sizeof(directory), ".");
-  const char *const log[] = {"git", "-C", directory, "log", "-1", "--format=%h", "--", name, NULL};
-  const char *const status[] = {"git", "-C", directory, "status", "--porcelain", "--", name, NULL};
-  int code = 0;
-  Status ran = vl_process_run(log, NULL, file->commit, sizeof(file->commit), NULL, 0, &code);
-  if (ran.code != VL_OK || code != 0) file->commit[0] = '\0';
-  file->commit[strcspn(file->commit, "\n")] = '\0';
-  char changed[256] = "";
-  ran = vl_process_run(status, NULL, changed, sizeof(changed), NULL, 0, &code);
-  file->uncommitted = file->commit[0] != '\0' && ran.code == VL_OK && code == 0 && changed[0] != '\0';
 }
 
 static Status load(const char *path, ClaimFile *file) {
@@ -171,7 +161,7 @@ static Status load_without_commit(const char *path, ClaimFile **file) {
 
 Status vl_claims_load(const char *path, ClaimFile **file) {
   VL_TRY(load_without_commit(path, file));
-  find_commit(*file);
+  vl_claims_find_commits(*file);
   return vl_ok();
 }
 

@@ -100,6 +100,10 @@ Status vl_report_make(const ReportInput *input, Document **document) VL_CHECKED;
 void vl_report_term(const Document *document, FILE *out, int width, bool color);
 /* The claim's id, verdict, translation and scope, wrapped; for the terminal. */
 void vl_report_term_claim(const ClaimPassage *claim, FILE *out, int width, bool color);
+/* The beginning of a claim's line: the verdict, in its colour, and the claim. */
+void vl_report_term_verdict(const char *verdict, const char *id, FILE *out, bool color);
+/* Text wrapped at words to `width`, each further line indented; `column` characters are already there. */
+void vl_report_term_wrapped(FILE *out, const char *text, int indent, int column, int width);
 /* Figures are links relative to the document. */
 void vl_report_markdown(const Document *document, FILE *out);
 /* One file: style and figures (SVG, from the figures' directory) are in it. */

@@ -112,27 +112,12 @@ static void add_parts(Document *document, const json_t *record) {
 
 /* ---- Claims -------------------------------------------------------------------------------------------------------------- */
 
-static const char *region_text(Document *document, const ReportInput *input, const ClaimVerdict *verdict) {
-  bool changed = false, unknown = false;
-  for (int32_t i = 0; i < verdict->finding_count; i++) {
-    changed = changed || verdict->findings[i].region_changed;
-    unknown = unknown || verdict->findings[i].region_unknown;
-  }
-  const char *fixed =
-      input->claims->commit[0] != '\0'
-          ? vl_document_format(document, "region fixed by commit %s%s", input->claims->commit,
-                               input->claims->uncommitted ? ", changed since and not committed" : "")
-          : "the commit that fixed the region is not known here";
-  return vl_document_format(document, "%s%s%s", fixed, changed ? "; region changed after this run" : "",
-                            unknown ? "; some cells do not say which region they were run under" : "");
-}
-
-static void fill_claim(Document *document, const ReportInput *input, const ClaimVerdict *verdict,
-                       Passage *passage) {
+static void fill_claim(Document *document, const ClaimVerdict *verdict, Passage *passage) {
   ClaimPassage *claim = vl_arena_allocate(document->arena, sizeof(*claim));
   const Claim *of = verdict->claim;
-  char scope[2 * VL_SCOPE_BYTES];
+  char scope[2 * VL_SCOPE_BYTES], fixed[VL_SCOPE_BYTES];
   vl_claim_scope(verdict, scope, sizeof(scope));
+  vl_claim_fixed_text(verdict, fixed, sizeof(fixed));
   /* Borrowed text belongs to the claims file, which outlives the document only by the caller's promise: copy.
    */
   claim->id = vl_document_format(document, "%s", of->id);
@@ -144,14 +129,14 @@ static void fill_claim(Document *document, const ReportInput *input, const Claim
   claim->numbers = vl_document_format(document, "%s", verdict->numbers);
   claim->command = vl_document_format(document, "%s", of->command);
   claim->trap = vl_document_format(document, "%s", of->trap);
-  claim->region = region_text(document, input, verdict);
+  claim->region = vl_document_format(document, "%s", fixed);
   claim->findings = vl_arena_allocate(document->arena, sizeof(char *) * (VL_MAX_FINDINGS + 1));
   for (int32_t i = 0; i < verdict->finding_count; i++) {
     const Finding *finding = &verdict->findings[i];
     if (i == verdict->headline) continue;
     claim->findings[claim->finding_count++] = vl_document_format(
         document, "%s%s: %s. %s", finding->scope, finding->in_setting ? "" : " (elsewhere)",
-        vl_verdict_name(finding->verdict), finding->numbers);
+        vl_finding_verdict_name(finding), finding->numbers);
   }
   passage->claim = claim;
   passage->name = claim->id;
@@ -175,7 +160,7 @@ static int32_t add_claims(Document *document, const ReportInput *input, PassageK
     if (!has_suite(input, claim)) continue;
     vl_claim_decide(claim, &input->records, verdict);
     Passage *passage = vl_document_add(document, kind, kind == PASSAGE_VERDICT, claim->translation);
-    fill_claim(document, input, verdict, passage);
+    fill_claim(document, verdict, passage);
     added++;
   }
   free(verdict);
@@ -312,7 +297,7 @@ static void add_place_and_next(Document *document, const ReportInput *input, con
                     vl_document_format(document, "Report: %s/report.html", input->directory));
   const json_t *best = comparison->count > 0 ? best_of(comparison) : NULL;
   const char *suite = input->head != NULL ? vl_record_text(input->head, "suite") : NULL;
-  const char *command = "vramlab claims --all";
+  const char *command = "vramlab claims";
   if (best != NULL && vl_record_text(best, "queue") == NULL) /* which are of one size */
     command = vl_document_format(document, "vramlab max-batch --case %s --recipe \"%s\" --capacity 16GiB%s",
                                  text_or(vl_record_text(best, "case"), "resnet50"),

@@ -7,8 +7,7 @@ enum { WRAP_COLUMNS = 30, MIN_HEADER = 5, MAX_COLUMNS = 24 };
 
 static const char *emphasis(bool color, const char *code) { return color ? code : ""; }
 
-/* Text wrapped at words to `width`, each further line indented; `column` characters are already there. */
-static void wrapped(FILE *out, const char *text, int indent, int column, int width) {
+void vl_report_term_wrapped(FILE *out, const char *text, int indent, int column, int width) {
   while (*text != '\0') {
     int word = (int)strcspn(text, " ");
     if (column > indent && column + 1 + word > width) {
@@ -124,15 +123,20 @@ static const char *verdict_color(const char *verdict) {
   return "\033[1;33m";
 }
 
+void vl_report_term_verdict(const char *verdict, const char *id, FILE *out, bool color) {
+  fprintf(out, "  %s%-11s%s %s", emphasis(color, verdict_color(verdict)), verdict, emphasis(color, "\033[0m"),
+          id);
+}
+
 void vl_report_term_claim(const ClaimPassage *claim, FILE *out, int width, bool color) {
   enum { INDENT = 14 };
-  fprintf(out, "  %s%-11s%s %s: ", emphasis(color, verdict_color(claim->verdict)), claim->verdict,
-          emphasis(color, "\033[0m"), claim->id);
-  wrapped(out, claim->translation, INDENT, INDENT + (int)strlen(claim->id) + 1, width);
+  vl_report_term_verdict(claim->verdict, claim->id, out, color);
+  fputs(": ", out);
+  vl_report_term_wrapped(out, claim->translation, INDENT, INDENT + (int)strlen(claim->id) + 1, width);
   fprintf(out, "%*s", INDENT, "");
   char line[VL_NUMBERS_BYTES + 2 * VL_SCOPE_BYTES + 8];
   snprintf(line, sizeof(line), "%s. %s.", claim->scope, claim->numbers);
-  wrapped(out, line, INDENT, INDENT, width);
+  vl_report_term_wrapped(out, line, INDENT, INDENT, width);
 }
 
 void vl_report_term(const Document *document, FILE *out, int width, bool color) {
@@ -154,7 +158,7 @@ void vl_report_term(const Document *document, FILE *out, int width, bool color) 
       break;
     case PASSAGE_NOTE:
       fputs("  ", out);
-      wrapped(out, passage->text, 2, 2, width);
+      vl_report_term_wrapped(out, passage->text, 2, 2, width);
       break;
     case PASSAGE_TEXT: fprintf(out, "\n%s\n", passage->text); break;
     case PASSAGE_COMMAND: fprintf(out, "Next:   %s\n", passage->text); break;
