@@ -121,7 +121,7 @@ static void describe_scope(const Claim *claim, const json_t *record, Finding *fi
   const char *name = vl_record_text(record, "device_name"), *settings = vl_record_text(record, "settings");
   if (claim->rule->any_workload) settings = NULL;
   const char *where = profile != NULL ? profile : hardware != NULL ? hardware : name;
-  char aspect[VL_SCOPE_BYTES] = "";
+  char aspect[VL_SCOPE_BYTES / 2] = "";
   if (claim->rule->aspect != NULL) claim->rule->aspect(record, aspect, sizeof(aspect));
   snprintf(finding->scope, sizeof(finding->scope), "%s %s%s%s%s%s%s%s%s",
            finding->predicted ? "predicted for" : "measured on", where != NULL ? where : "an unnamed device",
