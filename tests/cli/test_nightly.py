@@ -1,0 +1,97 @@
+"""scripts/nightly: nights of real tests and cells. The first has nothing to compare with, the second is well, one with an
+allocation more regressed, one whose tests are skipped tests less; started twice it tells what it found."""
+
+import json
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from program import BIN, ProgramTest, main
+
+ROOT = Path(__file__).resolve().parents[2]
+SUITE = """name: small
+title: Small
+help: Two cells.
+defaults: {device: plan, batch: 2}
+cells:
+  - case: resnet50
+    settings: {size: 64}
+    recipe: [baseline, amp=bf16]
+"""
+
+
+class Nightly(ProgramTest):
+    def night(self, name, *more, code=0, tests="^base_(units|dtype)$"):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "scripts/nightly"), "--no-update", "--no-build", "--build", str(BIN.parent), "--tests",
+             tests, "-d", "nights", "--baselines", "kept", "--night", name, "--suites", "./small.yaml", *more], cwd=self.folder,
+            capture_output=True, text=True, timeout=200, check=False, env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder)})
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertLessEqual(len(lines), 15)
+        return done.stdout
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "small.yaml").write_text(SUITE, encoding="utf-8")
+
+    def test_nights(self):
+        first = self.night("2026-01-01")
+        self.assertIn("all is well", first)
+        self.assertIn("nothing to compare with yet", first)
+        self.assertIn("tests: 2 passed, 0 failed, 0 skipped", first)
+        store = self.folder / "nights/2026-01-01"
+        self.assertTrue((store / "small/report.html").exists() and (store / "tests.xml").exists())
+        self.assertTrue((store / "drop/Test.xml").exists())
+
+        self.run_program("baseline", "update", store / "small", "--baselines", "kept", "--reason", "the first night")
+        second = self.night("2026-01-02")
+        self.assertIn("0 regressed, 0 improved, 0 unclear against 2026-01-01; 0 regressed", second)
+        self.assertIn("against the baseline", second)
+        self.assertEqual(self.night("2026-01-02"), second)  # and again
+
+        third = self.night("2026-01-03", "--", "--inject", "allocate=1MiB:workspace", code=1)
+        self.assertIn("REGRESSED", third)
+        self.assertIn("+1,048,576 bytes", third)
+        self.assertTrue(list((self.folder / "nights/2026-01-03").glob("compare-small-*.xml")))
+        fourth = self.night("2026-01-04", code=0)  # less than last night, and as the baseline is
+        self.assertIn("improved: ", fourth)
+
+    def test_what_is_no_longer_tested_is_told(self):
+        self.night("2026-01-01")
+        facts = self.folder / "nights/2026-01-01/facts.json"
+        known = json.loads(facts.read_text(encoding="utf-8"))
+        known["tests"]["devices_cuda"] = "passed"
+        facts.write_text(json.dumps(known), encoding="utf-8")
+        junit = self.folder / "nights/2026-01-01/tests.xml"
+        self.assertTrue(junit.exists())
+        # A test that skips for lack of hardware: here that of the cuda device, unless the night before required it.
+        known["devices"] = ["cpu"]
+        facts.write_text(json.dumps(known), encoding="utf-8")
+        name = next((t for t in self.listed() if t.endswith("_cuda")), None)
+        if name is None:
+            self.skipTest("no test of the cuda device is built")
+        known["tests"][name] = "passed"
+        facts.write_text(json.dumps(known), encoding="utf-8")
+        less = self.night("2026-01-02", tests=f"^{name}$", code=1)
+        self.assertIn("LESS IS TESTED", less)
+        self.assertIn(f"newly skipped: {name}", less)
+        known["devices"] = ["cpu", "cuda"]  # a card was here last night
+        (self.folder / "nights/2026-01-02/facts.json").write_text(json.dumps(known), encoding="utf-8")
+        gone = self.night("2026-01-03", tests=f"^{name}$", code=1)
+        self.assertIn(f"newly failing: {name}", gone)
+
+    def listed(self):
+        done = subprocess.run(["ctest", "--test-dir", str(BIN.parent), "-N"], capture_output=True, text=True, check=True)
+        return [line.split()[-1] for line in done.stdout.splitlines() if line.strip().startswith("Test ")]
+
+    def test_usage(self):
+        self.night("2026-01-01", "--repeat", "0", code=2)
+        broken = self.night("2026-01-01", "--suites", "./none.yaml", code=1)
+        self.assertIn("BROKEN", broken)
+        self.assertIn("all is well", self.night("2026-01-01"))  # tried again
+
+
+if __name__ == "__main__":
+    main()
