@@ -245,6 +245,7 @@ int vl_command_list(int argc, char **argv);
 int vl_command_run(int argc, char **argv); /* also `plan` */
 int vl_command_max_batch(int argc, char **argv);
 int vl_command_fit(int argc, char **argv);
+int vl_command_explain(int argc, char **argv);
 int vl_command_graph(int argc, char **argv);
 int vl_command_replay(int argc, char **argv);
 int vl_command_doctor(int argc, char **argv);

@@ -28,6 +28,7 @@ static const Command commands[] = {
     {"plan", vl_command_run, "the same, predicted without running"},
     {"max-batch", vl_command_max_batch, "the largest batch per recipe under a capacity"},
     {"fit", vl_command_fit, "the least intrusive recipe under which a job fits, and how to turn it on"},
+    {"explain", vl_command_explain, "an out-of-memory message: shortage or fragmentation, and what to do"},
     {"replay", vl_command_replay, "an allocation trace under every policy, and what to set"},
     {"graph", vl_command_graph, "what a case computes, after a recipe"},
     {"report", vl_command_report, "a store as a report: html, md, term"},
