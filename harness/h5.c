@@ -34,15 +34,24 @@ static void sync_directory_of(const char *path) {
   close(directory);
 }
 
-Status vl_replace_file(const char *path, const void *content, size_t bytes) {
+/* Makes the file appear whole under its name: by rename, or, where it must be new, by a link, which fails
+ * when the name is taken. A file system without links has only the first. */
+static int put_in_place(const char *temporary, const char *path, bool must_be_new) {
+  if (!must_be_new) return rename(temporary, path);
+  if (link(temporary, path) == 0) return unlink(temporary);
+  bool no_links = errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS || errno == EMLINK;
+  return no_links && access(path, F_OK) != 0 ? rename(temporary, path) : -1;
+}
+
+static Status write_file(const char *path, const void *content, size_t bytes, bool must_be_new) {
   char temporary[PATH_MAX];
   if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
-    return vl_error(VL_INVALID, "%s: path too long", path);
+    return vl_error(VL_INVALID, "path too long (%zu characters): %.80s...", strlen(path), path);
   int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file < 0) return vl_error(VL_ENVIRONMENT, "%s: %s", temporary, strerror(errno));
   Status status = write_all(file, content, bytes);
   if (close(file) != 0 && status.code == VL_OK) status = vl_error(VL_ENVIRONMENT, "%s", strerror(errno));
-  if (status.code == VL_OK && rename(temporary, path) != 0)
+  if (status.code == VL_OK && put_in_place(temporary, path, must_be_new) != 0)
     status = vl_error(VL_ENVIRONMENT, "%s", strerror(errno));
   if (status.code != VL_OK) {
     unlink(temporary);
@@ -50,6 +59,14 @@ Status vl_replace_file(const char *path, const void *content, size_t bytes) {
   }
   sync_directory_of(path);
   return vl_ok();
+}
+
+Status vl_replace_file(const char *path, const void *content, size_t bytes) {
+  return write_file(path, content, bytes, false);
+}
+
+Status vl_create_file(const char *path, const void *content, size_t bytes) {
+  return write_file(path, content, bytes, true);
 }
 
 /* ---- Writing --------------------------------------------------------------------------------------------------- */

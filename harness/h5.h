@@ -52,5 +52,7 @@ Status vl_h5_read_text_attribute(hid_t at, const char *name, char **value) VL_CH
 
 /* Replaces a file by content: temporary, fsync, rename, fsync of the directory. */
 Status vl_replace_file(const char *path, const void *content, size_t bytes) VL_CHECKED;
+/* The same for a file that is not there yet. VL_ENVIRONMENT: somebody else made it meanwhile. */
+Status vl_create_file(const char *path, const void *content, size_t bytes) VL_CHECKED;
 
 #endif

@@ -104,6 +104,8 @@ void vl_cell_key(const SuiteCell *cell, char key[17]);
 json_t *vl_record_create(const SuiteCell *cell, const CellResult *result);
 /* The record of a cell that gave no result: status timeout, crashed, skipped, unsupported. */
 json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, const char *error);
+/* Columns that an older vramlab's record does not have become null, with that as the reason. */
+void vl_record_complete(json_t *record);
 /* By column name or path, dots descend. NULL, -1 and NaN when absent, null or of another type. */
 const char *vl_record_text(const json_t *record, const char *path);
 int64_t vl_record_integer(const json_t *record, const char *path);
@@ -264,6 +266,9 @@ Status vl_report_write(Store *store, FILE *screen) VL_CHECKED;
 Status vl_plot_each(void (*visit)(const char *name, const char *help, void *context),
                     void *context) VL_CHECKED;
 
+/* At the start of the program: opens what is closed of standard input, output and error, and has the program
+ * end with a message and exit code 3 when its output could not be written. A broken pipe ends it silently. */
+void vl_standard_streams(void);
 /* Prints "vramlab: message" to stderr and returns the exit code of a status. */
 int vl_command_fail(Status status);
 

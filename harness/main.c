@@ -68,6 +68,7 @@ static const Command *find_command(const char *name) {
 }
 
 int main(int argc, char **argv) {
+  vl_standard_streams();
   if (argc < 2) {
     print_help(stderr);
     return 2;

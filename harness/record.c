@@ -322,8 +322,6 @@ json_t *vl_record_create_failure(const SuiteCell *cell, const char *status, cons
   return record;
 }
 
-/* ---- Reading a record ------------------------------------------------------------------------------------------ */
-
 static const json_t *get_path(const json_t *object, const char *path) {
   const char *dot = strchr(path, '.');
   if (!dot) return json_object_get(object, path);
@@ -331,6 +329,23 @@ static const json_t *get_path(const json_t *object, const char *path) {
   snprintf(name, sizeof name, "%.*s", (int)(dot - path), path);
   return get_path(json_object_get(object, name), dot + 1);
 }
+
+void vl_record_complete(json_t *record) {
+  int32_t count;
+  const Column *columns = vl_column_all(&count);
+  json_t *reasons = json_object_get(record, "null_reasons");
+  if (!json_is_object(reasons)) {
+    reasons = json_object();
+    json_object_set_new(record, "null_reasons", reasons);
+  }
+  for (int32_t i = 0; i < count; i++) {
+    if (get_path(record, columns[i].path)) continue;
+    set_path(record, columns[i].path, json_null());
+    json_object_set_new(reasons, columns[i].name, json_string("not kept by the vramlab that wrote this"));
+  }
+}
+
+/* ---- Reading a record ------------------------------------------------------------------------------------------ */
 
 static const json_t *get(const json_t *record, const char *name) {
   const json_t *value = get_path(record, name);

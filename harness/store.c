@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,7 +19,7 @@ static const char results_name[] = "results.h5";
 
 static Status join(const char *directory, const char *name, char path[PATH_MAX]) {
   if (snprintf(path, PATH_MAX, "%s/%s", directory, name) >= PATH_MAX)
-    return vl_error(VL_INVALID, "%s/%s: path too long", directory, name);
+    return vl_error(VL_INVALID, "path too long (%zu characters): %.80s...", strlen(directory), directory);
   return vl_ok();
 }
 
@@ -28,11 +27,11 @@ static Status join(const char *directory, const char *name, char path[PATH_MAX])
 static Status make_directories(const char *directory) {
   char path[PATH_MAX];
   if (snprintf(path, sizeof path, "%s", directory) >= (int)sizeof path)
-    return vl_error(VL_INVALID, "%s: path too long", directory);
+    return vl_error(VL_INVALID, "path too long (%zu characters): %.80s...", strlen(directory), directory);
   for (char *slash = strchr(path + 1, '/');; slash = strchr(slash + 1, '/')) {
     if (slash) *slash = '\0';
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
-      return vl_error(VL_ENVIRONMENT, "cannot make %s: %s", path, strerror(errno));
+      return vl_error(VL_ENVIRONMENT, "cannot make %.400s: %s", path, strerror(errno));
     if (!slash) return vl_ok();
     *slash = '/';
   }
@@ -67,6 +66,7 @@ Status vl_store_remember(Store *store, const json_t *record) {
   const char *key = json_string_value(json_object_get(record, "cell_key"));
   if (!key || !*key) return vl_error(VL_INVALID, "a record without \"cell_key\"");
   json_t *copy = json_deep_copy(record);
+  vl_record_complete(copy);
   const json_t *place = json_object_get(store->index, key);
   if (place) {
     json_array_set_new(store->records, (size_t)json_integer_value(place), copy);
@@ -77,13 +77,13 @@ Status vl_store_remember(Store *store, const json_t *record) {
   return vl_ok();
 }
 
-static Status take_head(Store *store, json_t *line, const char *path) {
-  const json_t *version = json_object_get(line, "vramlab_journal");
+Status vl_store_take_head(Store *store, json_t *head, const char *path) {
+  const json_t *version = json_object_get(head, "vramlab_journal");
   if (!json_is_integer(version)) return vl_error(VL_INVALID, "%s: not a vramlab journal", path);
   if (json_integer_value(version) > VL_SCHEMA_VERSION)
     return vl_error(VL_INVALID, "%s: written by a newer vramlab (schema %lld, this one reads up to %d)", path,
                     (long long)json_integer_value(version), VL_SCHEMA_VERSION);
-  store->head = json_incref(line);
+  store->head = json_incref(head);
   return vl_ok();
 }
 
@@ -92,14 +92,18 @@ static Status take_line(Store *store, const char *text, size_t length, int64_t n
   json_t *line = json_loadb(text, length, JSON_REJECT_DUPLICATES, &problem);
   Status status;
   if (number == 1)
-    status = take_head(store, line, path);
+    status = vl_store_take_head(store, line, path);
   else if (json_is_object(line))
     status = vl_store_remember(store, line);
   else
     status = vl_error(VL_INVALID, "%s", line ? "not an object" : problem.text);
   json_decref(line);
   if (status.code == VL_OK || number == 1) return status;
-  return vl_error(VL_INVALID, "%s:%lld: damaged line: %s", path, (long long)number, status.message);
+  return vl_error(
+      VL_INVALID,
+      "%s:%lld: damaged line (%.120s); delete it to read the others, and its cell runs again with "
+      "the suite",
+      path, (long long)number, status.message);
 }
 
 /* NULL, with the status, when it cannot be read; free() it. */
@@ -195,15 +199,13 @@ Status vl_store_open(const char *path, Store **store) {
   return status;
 }
 
-/* Opens the journal for appending; one writer at a time. */
+/* Opens the journal for appending. */
 static Status open_journal(Store *store) {
   char path[PATH_MAX];
   VL_TRY(join(store->directory, journal_name, path));
   store->journal = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
   if (store->journal < 0) return vl_error(VL_ENVIRONMENT, "%s: %s", path, strerror(errno));
-  if (flock(store->journal, LOCK_EX | LOCK_NB) != 0)
-    return vl_error(VL_ENVIRONMENT, "%s: another process is writing to it", path);
-  return vl_ok();
+  return vl_store_lock(store);
 }
 
 static Status open_append_into(Store *store, const char *directory) {
@@ -254,7 +256,7 @@ static Status create_into(Store *store, const char *directory, const char *suite
   char *line = vl_record_format(store->head);
   size_t length = strlen(line);
   line[length] = '\n';
-  Status status = vl_replace_file(journal, line, length + 1);
+  Status status = vl_create_file(journal, line, length + 1);
   free(line);
   store->journal_bytes = (int64_t)length + 1;
   VL_TRY(status);
@@ -271,6 +273,7 @@ Status vl_store_create(const char *directory, const char *suite, const char *com
 
 void vl_store_close(Store **store) {
   if (!*store) return;
+  vl_store_unlock(*store);
   if ((*store)->journal >= 0) close((*store)->journal);
   json_decref((*store)->head);
   json_decref((*store)->records);

@@ -12,10 +12,20 @@ struct Store {
   json_t *records;       /* array: the latest of each key, in order of first appearance */
   json_t *index;         /* key -> position in records */
   int journal;           /* open for appending, or -1 */
+  bool locked;           /* we are its writer */
   int64_t journal_bytes; /* whole lines */
 };
 
-/* Adds a record, or puts it in the place of the earlier one of its key. VL_INVALID: it has no key. */
+/* Makes us the only writer of the open journal, removes what killed writers left unfinished, and leaves a
+ * note of who we are. VL_ENVIRONMENT: somebody else is, and who. */
+Status vl_store_lock(Store *store) VL_CHECKED;
+/* Takes the note away; the lock ends with the journal's descriptor. */
+void vl_store_unlock(Store *store);
+
+/* Takes a store's head (borrowed) after a look at its schema version; path for messages. */
+Status vl_store_take_head(Store *store, json_t *head, const char *path) VL_CHECKED;
+/* Adds a record, or puts it in the place of the earlier one of its key; columns that
+ * it does not have, because an older vramlab wrote it, are null from then on. VL_INVALID: it has no key. */
 Status vl_store_remember(Store *store, const json_t *record) VL_CHECKED;
 
 /* results.h5 from everything the store holds. */

@@ -447,9 +447,11 @@ static Status read_results(Store *store, hid_t file) {
   char *head, **lines;
   int64_t count;
   VL_TRY(vl_h5_read_text_attribute(file, "head_json", &head));
-  store->head = json_loads(head, JSON_REJECT_DUPLICATES, NULL);
+  json_t *json = json_loads(head, JSON_REJECT_DUPLICATES, NULL);
   free(head);
-  if (!json_is_object(store->head)) return vl_error(VL_INVALID, "attribute \"head_json\" is damaged");
+  Status taken = vl_store_take_head(store, json, "attribute \"head_json\"");
+  json_decref(json);
+  VL_TRY(taken);
   VL_TRY(vl_h5_read_texts(file, "cells/record_json", &lines, &count));
   Status status = vl_ok();
   for (int64_t i = 0; i < count && status.code == VL_OK; i++) {

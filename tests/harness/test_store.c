@@ -1,4 +1,5 @@
 /* The store: what was finished survives anything that happens to its writer. */
+#include "harness/h5.h"
 #include "tests/harness/fake_cells.h"
 #include "tests/harness/temporary_directory.h"
 
@@ -318,6 +319,53 @@ static void foreign_and_truncated_stores_are_refused_untouched(void **state) {
   free(results);
 }
 
+/* A results.h5 on its own says which schema it has, as a journal does. */
+static void results_of_a_newer_vramlab_are_refused(void **state) {
+  char *directory = path_in(*state, "store"), *results = path_in(directory, "results.h5");
+  char *alone = path_in(*state, "alone.h5");
+  Store *store = create(directory);
+  append(store, 1, 0.1, 0);
+  assert_int_equal(vl_store_rebuild(store).code, VL_OK);
+  vl_store_close(&store);
+  assert_int_equal(rename(results, alone), 0);
+  H5Writer writer = {.file = H5Fopen(alone, H5F_ACC_RDWR, H5P_DEFAULT)};
+  assert_true(writer.file >= 0 && H5Adelete(writer.file, "head_json") >= 0);
+  vl_h5_text_attribute(&writer, writer.file, "head_json", "{\"vramlab_journal\":99}");
+  assert_false(writer.failed);
+  H5Fclose(writer.file);
+  refuse(alone, VL_INVALID, "newer vramlab (schema 99");
+  free(directory);
+  free(results);
+  free(alone);
+}
+
+/* A record of before a column was there: null from then on, with that as the reason. */
+static void columns_that_an_old_record_lacks_are_null(void **state) {
+  char *directory = path_in(*state, "store");
+  Store *store = create(directory);
+  json_t *record = record_of(4, 0.4);
+  json_object_del(record, "params");
+  json_object_del(record, "analytic_by_category");
+  json_object_del(json_object_get(record, "peak_by_category"), "activation");
+  assert_int_equal(vl_store_append(store, record, NULL, 0).code, VL_OK);
+  json_decref(record);
+  vl_store_close(&store);
+  store = open_store(directory);
+  const json_t *old = vl_store_record(store, 0), *reasons = json_object_get(old, "null_reasons");
+  static const char *const lacking[] = {"params", "analytic_parameter_bytes", "peak_activation_bytes"};
+  for (size_t i = 0; i < sizeof lacking / sizeof lacking[0]; i++) {
+    assert_int_equal(vl_record_integer(old, lacking[i]), -1);
+    assert_string_equal(json_string_value(json_object_get(reasons, lacking[i])),
+                        "not kept by the vramlab that wrote this");
+  }
+  assert_true(json_is_null(json_object_get(old, "params")));
+  assert_true(json_is_null(json_object_get(json_object_get(old, "analytic_by_category"), "gradient")));
+  assert_true(vl_record_integer(old, "needed_bytes") > 0);
+  assert_null(json_object_get(reasons, "needed_bytes"));
+  vl_store_close(&store);
+  free(directory);
+}
+
 static void second_writer_is_refused(void **state) {
   char *directory = path_in(*state, "store");
   Store *store = create(directory), *second;
@@ -372,6 +420,8 @@ int main(void) {
       TEST(unfinished_last_line_is_left_out_then_cut_off_i6),
       TEST(kills_at_random_moments_lose_no_finished_cell_i6),
       TEST(foreign_and_truncated_stores_are_refused_untouched),
+      TEST(results_of_a_newer_vramlab_are_refused),
+      TEST(columns_that_an_old_record_lacks_are_null),
       TEST(second_writer_is_refused),
       TEST(full_disk_keeps_finished_cells),
   };
