@@ -1,6 +1,7 @@
 /* A comparison as text, JSON and JUnit's XML. */
 #include "harness/columns.h"
 #include "harness/compare.h"
+#include "harness/export.h"
 #include "harness/report_select.h"
 
 #include <inttypes.h>
@@ -192,18 +193,6 @@ json_t *vl_compare_json(const StoreComparison *comparison) {
 
 /* ---- JUnit ------------------------------------------------------------------------------------------------------ */
 
-/* XML 1.0 has no other control characters. */
-static void put_xml(const char *text, FILE *out) {
-  for (; *text; text++)
-    switch (*text) {
-    case '&': fputs("&amp;", out); break;
-    case '<': fputs("&lt;", out); break;
-    case '>': fputs("&gt;", out); break;
-    case '"': fputs("&quot;", out); break;
-    default: fputc((unsigned char)*text < ' ' && *text != '\n' && *text != '\t' ? ' ' : *text, out);
-    }
-}
-
 static void put_differences(const CellComparison *cell, Judgement judgement, FILE *out) {
   char *text = NULL;
   size_t size = 0;
@@ -211,7 +200,7 @@ static void put_differences(const CellComparison *cell, Judgement judgement, FIL
   for (int32_t k = 0; k < cell->count; k++)
     if (cell->differences[k].judgement == judgement) print_difference(&cell->differences[k], memory);
   fclose(memory);
-  put_xml(text, out);
+  vl_xml_put(text, out);
   free(text);
 }
 
@@ -228,9 +217,9 @@ void vl_compare_junit(const StoreComparison *comparison, FILE *out) {
     char text[1024];
     vl_compare_cell_text(record, text, sizeof text);
     fputs("  <testcase classname=\"", out);
-    put_xml(vl_record_text(record, "case") ? vl_record_text(record, "case") : "cell", out);
+    vl_xml_put(vl_record_text(record, "case") ? vl_record_text(record, "case") : "cell", out);
     fputs("\" name=\"", out);
-    put_xml(text, out);
+    vl_xml_put(text, out);
     fputs("\">", out);
     if (gone) {
       fputs("<skipped message=\"vanished: in the base alone\"/>", out);

@@ -148,6 +148,12 @@ const json_t *vl_store_head(const Store *store);
 /* The timeline of a cell; count 0 when it has none. free() the events. */
 Status vl_store_timeline(const Store *store, const char *key, TimelineEvent **events,
                          int64_t *count) VL_CHECKED;
+/* What messages call a cell: "resnet50, batch 8, amp=bf16, cpu". */
+void vl_store_cell_text(const json_t *record, char *text, size_t size);
+/* The only cell with a timeline whose key begins with `prefix` (NULL: the only one at all). VL_INVALID lists
+ * those there are. free() the events; the record is borrowed. */
+Status vl_store_find_timeline(const Store *store, const char *prefix, TimelineEvent **events, int64_t *count,
+                              const json_t **record) VL_CHECKED;
 /* The directory ("" for a results.h5 on its own). */
 const char *vl_store_path(const Store *store);
 /* Writes results.h5 from journal and timelines when it is not up to date. */
@@ -256,6 +262,7 @@ int vl_command_convert(int argc, char **argv);
 int vl_command_report(int argc, char **argv);
 int vl_command_claims(int argc, char **argv);
 int vl_command_compare(int argc, char **argv);
+int vl_command_export(int argc, char **argv);
 int vl_command_baseline(int argc, char **argv);
 int vl_command_plot(int argc, char **argv);
 

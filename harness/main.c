@@ -36,6 +36,8 @@ static const Command commands[] = {
     {"baseline", vl_command_baseline, "what stores are compared with: update it, show it"},
     {"claims", vl_command_claims, "the verdict on each claim"},
     {"plot", vl_command_plot, "figures from a store"},
+    {"export", vl_command_export,
+     "a store for other tools: csv, junit, Perfetto, TensorBoard, memory_viz, ..."},
     {"convert", vl_command_convert, "NIfTI volumes with labels to a data file"},
     {"import", vl_command_import, "add a record, or a PyTorch peer's line, to a store"},
     {"doctor", vl_command_doctor, "what this machine offers, what is missing, how to install it"},

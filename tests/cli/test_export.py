@@ -1,0 +1,176 @@
+"""vramlab export: every format is read back by what reads it, with hostile names, unknown numbers and a locale that has a
+decimal comma. (Readers that have to be installed: test_export_readers.py.)"""
+
+import csv
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+import struct
+import subprocess
+import xml.etree.ElementTree as xml
+
+from program import ProgramTest, main, strict_json
+
+NAME = 'a,b "c" <d> & \'e\' ü\n{f}'
+CATEGORIES = {"parameter", "gradient", "optimizer", "activation", "input", "workspace", "communication"}
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Built-in types only, as the viewer's reader."""
+
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def check_snapshot(snapshot):
+    """Segments are tiled by their blocks, and played backwards the trace frees what is in use and nothing else."""
+    live = {}
+    for segment in snapshot["segments"]:
+        place = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == place
+            place += block["size"]
+            if block["state"] == "active_allocated":
+                live[block["address"]] = block["size"]
+        assert place == segment["address"] + segment["total_size"] and segment["device"] == 0
+        assert segment["allocated_size"] == sum(b["size"] for b in segment["blocks"] if b["state"] != "inactive")
+    events = snapshot["device_traces"][0]
+    for event in reversed(events):
+        if event["action"] == "free_completed":
+            assert event["addr"] not in live
+            live[event["addr"]] = event["size"]
+        elif event["action"] == "alloc":
+            assert live.pop(event["addr"]) == event["size"]
+    blocks = sorted(live.items())
+    assert all(a + size <= b for (a, size), (b, _) in zip(blocks, blocks[1:]))
+    assert any(event.get("category") == "unknown" for event in events)
+    return events
+
+
+class Export(ProgramTest):
+    def store(self):
+        """Cells that ran, one without memory enough, and one with a name that has everything in it."""
+        for recipe in ("baseline", "allocator=expandable", "allocator=caching defragment=every-step"):
+            self.run_program("plan", "--case", "bert-base", "--set", "layers=1", "--batch", "2", "--recipe", recipe,
+                             "--timeline", "-o", "store", "-q")
+        self.run_program("plan", "--case", "bert-base", "--batch", "2", "--capacity", "1MiB", "-o", "store", "-q", code=1)
+        journal = self.folder / "store/journal.jsonl"
+        lines = journal.read_text(encoding="utf-8").splitlines()
+        odd = strict_json(lines[-1])
+        odd.update(cell_key="ffffffffffffffff", settings=NAME, error=NAME, status="crashed", needed_bytes=None)
+        journal.write_text("\n".join([*lines, json.dumps(odd)]) + "\n", encoding="utf-8")
+        return "store"
+
+    def export(self, store, name, *more, **environment):
+        self.run_program("export", store, "--format", name, "-o", f"out.{name}", *more, **environment)
+        return self.folder / f"out.{name}"
+
+    def check_all(self, store, **environment):
+        rows = list(csv.DictReader(io.StringIO(self.export(store, "csv", **environment).read_bytes().decode(), newline="")))
+        records = [strict_json(line) for line in
+                   self.export(store, "jsonl", **environment).read_text(encoding="utf-8").splitlines()]
+        self.assertEqual(len(rows), len(records))
+        for row, record in zip(rows, records):
+            self.assertEqual(row["settings"], record["settings"] or "")
+            for name, kind in (("peak_allocated_bytes", int), ("timeout_s", float), ("cached_free_bytes", int)):
+                self.assertEqual(kind(row[name]) if row[name] else None, record[name], name)
+        self.assertEqual(rows[-1]["settings"], NAME)
+        self.assertEqual(rows[-1]["needed_bytes"], "")
+
+        tests = xml.parse(self.export(store, "junit", **environment)).getroot()
+        self.assertEqual((tests.get("failures"), tests.get("tests")), ("1", str(len(rows))))
+        self.assertEqual(tests.findall("testcase")[-1].find("failure").get("message").replace("\n", " "), NAME.replace("\n", " "))
+
+        gauges = self.export(store, "prometheus", **environment).read_text(encoding="utf-8")
+        label = r'[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'
+        line = re.compile(rf"vramlab_[a-z_]+\{{{label}(?:,{label})*\}} [0-9.e+-]+")
+        for text in gauges.splitlines():
+            self.assertTrue(text.startswith("# ") or line.fullmatch(text), text)
+        self.check_trace(strict_json(self.export(store, "trace", **environment).read_text(encoding="utf-8")))
+
+    def check_trace(self, events):
+        """Slices of a track do not overlap, lifetimes end once and after they began, counters are never negative."""
+        slices, alive = {}, set()
+        for event in events:
+            if event["ph"] == "X":
+                end = slices.get(event["pid"], 0.0)
+                self.assertGreaterEqual(event["ts"], end - 1e-3)
+                slices[event["pid"]] = event["ts"] + event["dur"]
+            elif event["ph"] == "b":
+                self.assertNotIn((event["pid"], event["id"]), alive)
+                alive.add((event["pid"], event["id"]))
+            elif event["ph"] == "e":
+                alive.remove((event["pid"], event["id"]))
+            elif event["ph"] == "C":
+                self.assertTrue(all(value >= 0 for value in event["args"].values()))
+                self.assertTrue(set(event["args"]) == CATEGORIES or set(event["args"]) == {"reserved"})
+        self.assertEqual(len(slices), 3)
+        self.assertEqual({event["name"] for event in events if event["ph"] == "X"}, {"forward", "backward", "update"})
+
+    def test_every_format_is_read_back(self):
+        self.check_all(self.store())
+
+    def test_a_decimal_comma_changes_nothing(self):
+        if not shutil.which("localedef"):
+            self.skipTest("no localedef")
+        done = subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", str(self.folder / "de_DE.UTF-8")],
+                              capture_output=True, check=False)
+        if not (self.folder / "de_DE.UTF-8").exists():
+            self.skipTest(f"localedef makes no de_DE: {done.stderr.decode()}")
+        self.check_all(self.store(), LOCPATH=str(self.folder), LC_ALL="de_DE.UTF-8")
+
+    def test_snapshots_play_backwards(self):
+        store = self.store()
+        keys = [r["cell_key"] for r in self.journal(store)[1:] if r["status"] == "ok"]
+        for key in keys:
+            with open(self.export(store, "torch-snapshot", "--cell", key), "rb") as file:
+                events = check_snapshot(PlainUnpickler(file).load())
+            self.assertGreater(sum(event["action"] == "alloc" for event in events), 50)
+
+    def test_tensorboard_records_have_their_checksums(self):
+        self.run_program("run", "--case", "resnet50", "--set", "size=32", "--batch", "2", "--device", "cpu", "--steps", "3", "-o",
+                         "ran", "-q")
+        self.run_program("export", "ran", "--format", "tensorboard", "-o", "runs")
+        (path,) = (self.folder / "runs").glob("*/events.out.tfevents.*")
+        data, count = path.read_bytes(), 0
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            self.assertEqual(struct.unpack("<I", data[8:12])[0], masked_crc(data[:8]))
+            self.assertEqual(struct.unpack("<I", data[12 + length:16 + length])[0], masked_crc(data[12:12 + length]))
+            data, count = data[16 + length:], count + 1
+        self.assertGreater(count, 4 + 3 + 4)  # losses, times and memory of the steps, and the version
+
+    def test_one_unit_a_memory_column_a6(self):
+        header = self.export(self.store(), "csv").read_text(encoding="utf-8").splitlines()[0].split(",")
+        for name in header:
+            self.assertIsNone(re.search(r"_(mb|gb|kb|mib|gib|kib)(_|$)", name), name)
+        self.assertIn("needed_bytes", header)
+
+    def test_usage(self):
+        store = self.store()
+        self.refuses("export", store, says="--format")
+        self.refuses("export", store, "--format", "xls", says=["xls", "csv, jsonl"])
+        self.refuses("export", store, "--format", "tensorboard", says="--output")
+        self.refuses("export", store, "--format", "torch-snapshot", says="choose with --cell")
+        self.refuses("export", store, "--format", "csv", "--cell", "zz", says="zz")
+        self.refuses("export", store, "--format", "csv", "-o", "no/where", says="no/where", code=3)
+        self.run_program("plan", "--case", "bert-base", "--set", "layers=1", "-o", "plain", "-q")
+        self.refuses("export", "plain", "--format", "trace", "-o", "t.json", says="--timeline")
+        self.assertFalse((self.folder / "t.json").exists() or os.path.exists(self.folder / "t.json.tmp"))
+
+
+def masked_crc(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+if __name__ == "__main__":
+    main()
