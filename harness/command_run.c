@@ -1,4 +1,5 @@
 /* vramlab run and vramlab plan: one cell, or the cells of a suite. */
+#include "harness/columns.h"
 #include "harness/options.h"
 #include "harness/progress.h"
 #include "harness/suite_run.h"
@@ -235,6 +236,15 @@ static Status open_store(const char *directory, const char *suite, const char *c
   return status;
 }
 
+/* Whether -o can be written, before a cell runs that may take hours. */
+static Status check_store(const RunCommand *command) {
+  Store *store;
+  if (!command->output) return vl_ok();
+  VL_TRY(open_store(command->output, "cells", command->command_line, &store));
+  vl_store_close(&store);
+  return vl_ok();
+}
+
 static Status store_cell(const RunCommand *command, const json_t *record, const TimelineEvent *events,
                          int64_t event_count) {
   Store *store;
@@ -257,6 +267,7 @@ static Status run_one(RunCommand *command, int *exit_code) {
   char reason[256];
   if (cell.spec.timeline && !command->output)
     return vl_error(VL_INVALID, "--timeline needs -o: a timeline is kept in a store");
+  VL_TRY(check_store(command));
   vl_progress_start(&progress, command->quiet || command->json);
   vl_progress_expect(&progress, &cell);
   RunnerOptions options = {.step_done = vl_progress_step, .context = &progress};
@@ -336,7 +347,10 @@ static void print_cells(const Suite *suite) {
 
 static Status suite_directory(const RunCommand *command, const Suite *suite, char *directory, size_t size) {
   if (command->output) {
-    snprintf(directory, size, "%s", command->output);
+    size_t length = strlen(command->output);
+    if (length >= size)
+      return vl_error(VL_INVALID, "path too long (%zu characters): %.80s...", length, command->output);
+    memcpy(directory, command->output, length + 1);
     return vl_ok();
   }
   if (!command->resume) {
@@ -353,11 +367,11 @@ static Status suite_directory(const RunCommand *command, const Suite *suite, cha
 }
 
 static json_t *summary(const Suite *suite, const Store *store, const SuiteRunCounts *counts, Status status) {
-  return json_pack("{ss ss si sI sI sI sI sI sb}", "suite", suite->name, "store", vl_store_path(store),
-                   "schema_version", VL_SCHEMA_VERSION, "cells", (json_int_t)counts->cells, "ran",
-                   (json_int_t)counts->ran, "already_there", (json_int_t)counts->already_there, "failed",
-                   (json_int_t)counts->failed, "skipped", (json_int_t)counts->skipped, "interrupted",
-                   status.code == VL_INTERRUPTED);
+  return json_pack("{ss so si sI sI sI sI sI sb}", "suite", suite->name, "store",
+                   vl_json_text(vl_store_path(store)), "schema_version", VL_SCHEMA_VERSION, "cells",
+                   (json_int_t)counts->cells, "ran", (json_int_t)counts->ran, "already_there",
+                   (json_int_t)counts->already_there, "failed", (json_int_t)counts->failed, "skipped",
+                   (json_int_t)counts->skipped, "interrupted", status.code == VL_INTERRUPTED);
 }
 
 static Status finish_suite(const RunCommand *command, const Suite *suite, Store *store,

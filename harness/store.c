@@ -159,7 +159,7 @@ static Status find_directory(Store *store, const char *path) {
   struct stat facts;
   char journal[PATH_MAX];
   if (stat(path, &facts) != 0)
-    return vl_error(VL_INVALID, "no results at %s: %s; `vramlab run` makes some", path, strerror(errno));
+    return vl_error(VL_INVALID, "no results at %.300s: %s; `vramlab run` makes some", path, strerror(errno));
   if (S_ISDIR(facts.st_mode)) {
     snprintf(store->directory, sizeof store->directory, "%s", path);
   } else {
@@ -237,10 +237,10 @@ static json_t *make_head(const char *suite, const char *command_line) {
   vl_utc_text(created, sizeof created);
   vl_host_name(host, sizeof host);
   BuildFacts facts = vl_build_facts();
-  return json_pack("{si ss ss* ss so ss ss sb}", "vramlab_journal", VL_SCHEMA_VERSION, "suite", suite,
-                   "command_line", command_line, "created_utc", created, "hostname", vl_json_text(host),
-                   "tool_version", facts.version, "git_commit", facts.git_commit, "git_dirty",
-                   facts.git_dirty);
+  return json_pack("{si so so ss so ss ss sb}", "vramlab_journal", VL_SCHEMA_VERSION, "suite",
+                   vl_json_text(suite), "command_line", vl_json_text(command_line ? command_line : ""),
+                   "created_utc", created, "hostname", vl_json_text(host), "tool_version", facts.version,
+                   "git_commit", facts.git_commit, "git_dirty", facts.git_dirty);
 }
 
 static Status create_into(Store *store, const char *directory, const char *suite, const char *command_line) {
@@ -252,7 +252,6 @@ static Status create_into(Store *store, const char *directory, const char *suite
   VL_TRY(join(directory, results_name, store->results));
   VL_TRY(join(directory, journal_name, journal));
   store->head = make_head(suite, command_line);
-  if (!store->head) return vl_error(VL_INVALID, "suite name or command line is not UTF-8");
   char *line = vl_record_format(store->head);
   size_t length = strlen(line);
   line[length] = '\n';
