@@ -15,7 +15,7 @@ vramlab_carried(hdf5 libhdf5.a "${carried}/lib/libsz.a" "${carried}/lib/libaec.a
 set(VRAMLAB_HDF5_HL "${carried}/lib/libhdf5_hl.a" CACHE FILEPATH "HDF5's high-level library")
 vramlab_carried(yaml libyaml.a)
 vramlab_carried(jansson libjansson.a)
-vramlab_carried(hwloc libhwloc.a m)
+vramlab_carried(hwloc libhwloc.a carried_udev m)
 vramlab_carried(crypto libcrypto.a Threads::Threads ${CMAKE_DL_LIBS})
 
 # There are no static ones of these.
@@ -25,5 +25,6 @@ function(vramlab_carried_shared target file)
                                              INTERFACE_INCLUDE_DIRECTORIES "${carried}/include")
 endfunction()
 
+vramlab_carried_shared(carried_udev libudev.so.1)
 vramlab_carried_shared(PkgConfig::cmocka libcmocka.so.0)
 vramlab_carried_shared(DNNL::dnnl libdnnl.so.3)

@@ -56,6 +56,7 @@ static Status open_module(const char *name, const char *needs, const DeviceOptio
 /* Said before anything is loaded, where CUDA would say "no device". */
 static Status check_visible(void) {
   VisibleDevices visible;
+  VL_TRY(vl_visible_from_ctest());
   VL_TRY(vl_visible_devices(getenv("CUDA_VISIBLE_DEVICES"), &visible));
   if (visible.all || visible.count > 0) return vl_ok();
   return vl_error(VL_ENVIRONMENT, "cuda: CUDA_VISIBLE_DEVICES=\"%s\" hides every GPU; unset it, or name some",

@@ -244,6 +244,10 @@ typedef struct VisibleDevices {
 /* Reads the value (NULL: not set). Empty is none; what follows -1 is ignored. VL_INVALID names an entry that
  * is no device, or one that is there twice. */
 Status vl_visible_devices(const char *text, VisibleDevices *visible) VL_CHECKED;
+/* In a test that CTest gave cards (RESOURCE_GROUPS "gpus:n" and a resource file): makes CUDA_VISIBLE_DEVICES
+ * those, once; else does nothing. Before threads are started. VL_INVALID names what CTest's variable has that
+ * is no card. CMake's ctest(1), "Resource Allocation". */
+Status vl_visible_from_ctest(void) VL_CHECKED;
 
 /* Wraps the describe half of `inner` (taken over) and replaces the execute half: memory is numbers, a
  * launch does nothing. `capacity_bytes` is what the imagined machine has; 0: no limit. */

@@ -93,3 +93,67 @@ Status vl_visible_devices(const char *text, VisibleDevices *visible) {
   }
   return vl_ok();
 }
+
+/* ---- What CTest gave this test ---------------------------------------------------------------------------------- */
+
+/* A resource's id as a name for CUDA. Ids have lower-case letters, digits and "_" only, so "gpu_<uuid>" and
+ * "mig_<uuid>" stand for UUIDs; a number counts the cards that are visible. */
+static Status name_of_resource(const char *id, size_t length, const VisibleDevices *visible, char *name,
+                               size_t size) {
+  if (length == 0 || length >= size) return vl_error(VL_INVALID, "\"%.*s\" is no card", (int)length, id);
+  memcpy(name, id, length);
+  name[length] = '\0';
+  bool gpu = strncmp(name, "gpu_", 4) == 0, mig = strncmp(name, "mig_", 4) == 0;
+  if (gpu || mig) {
+    memcpy(name, gpu ? "GPU" : "MIG", 3);
+    for (char *c = name; *c; c++)
+      if (*c == '_') *c = '-';
+    return vl_ok();
+  }
+  if (!is_index((Entry){name, (int)length}))
+    return vl_error(VL_INVALID, "\"%s\" is no card; accepted: gpu_<uuid>, mig_<uuid>, a number", name);
+  int32_t number = atoi(name);
+  if (visible->all) return vl_ok();
+  if (number >= visible->count)
+    return vl_error(VL_INVALID, "card %d is not visible: CUDA_VISIBLE_DEVICES names %d", number,
+                    visible->count);
+  snprintf(name, size, "%s", visible->names[number]);
+  return vl_ok();
+}
+
+/* Adds the cards of "id:<id>,slots:<n>;..." to a list. */
+static Status add_resources(const char *variable, const char *text, const VisibleDevices *visible, char *list,
+                            size_t size) {
+  for (const char *at = text; at;) {
+    size_t length = strcspn(at, ";");
+    size_t used = strlen(list);
+    char name[sizeof visible->names[0]];
+    if (strncmp(at, "id:", 3) != 0)
+      return vl_error(VL_INVALID, "%s=%.200s is not what CTest writes (id:<id>,slots:<n>;...)", variable,
+                      text);
+    Status status = name_of_resource(at + 3, strcspn(at + 3, ",;"), visible, name, sizeof name);
+    if (status.code != VL_OK) return vl_error(VL_INVALID, "%s: %s", variable, status.message);
+    if (used + strlen(name) + 2 > size) return vl_error(VL_INVALID, "%s: too many cards", variable);
+    snprintf(list + used, size - used, "%s%s", used > 0 ? "," : "", name);
+    at = at[length] == ';' ? at + length + 1 : NULL;
+  }
+  return vl_ok();
+}
+
+Status vl_visible_from_ctest(void) {
+  static const char *const count_name = "CTEST_RESOURCE_GROUP_COUNT";
+  const char *count = getenv(count_name);
+  VisibleDevices visible;
+  char list[VL_MAX_VISIBLE * sizeof visible.names[0]] = "";
+  if (!count) return vl_ok();
+  VL_TRY(vl_visible_devices(getenv("CUDA_VISIBLE_DEVICES"), &visible));
+  for (int group = 0; group < atoi(count); group++) {
+    char variable[64];
+    snprintf(variable, sizeof variable, "CTEST_RESOURCE_GROUP_%d_GPUS", group);
+    const char *text = getenv(variable);
+    if (text) VL_TRY(add_resources(variable, text, &visible, list, sizeof list));
+  }
+  if (*list && (setenv("CUDA_VISIBLE_DEVICES", list, 1) != 0 || unsetenv(count_name) != 0))
+    return vl_error(VL_ENVIRONMENT, "cannot set CUDA_VISIBLE_DEVICES");
+  return vl_ok();
+}

@@ -1,4 +1,5 @@
 #include "harness/machine.h"
+#include "harness/control_group.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -35,30 +36,21 @@ static int64_t memory_entry(const char *name) {
   return strtoll(value, NULL, 10) * 1024;
 }
 
-/* The number in a file; -1 when it is not there or says "max". */
-static int64_t read_number(const char *path) {
-  FILE *file = fopen(path, "r");
-  long long value = -1;
-  if (!file) return -1;
-  if (fscanf(file, "%lld", &value) != 1) value = -1;
-  fclose(file);
-  return value;
-}
-
-/* Limit and use of the control group of this process; version 2 of the interface, as seen in its namespace.
- */
-static int64_t group_limit(void) { return read_number("/sys/fs/cgroup/memory.max"); }
-
 int64_t vl_machine_available_bytes(void) {
-  int64_t available = memory_entry("MemAvailable"), limit = group_limit();
-  int64_t used = read_number("/sys/fs/cgroup/memory.current");
-  if (limit < 0 || used < 0) return available;
-  return available < 0 || limit - used < available ? limit - used : available;
+  ControlGroup group;
+  int64_t available = memory_entry("MemAvailable");
+  vl_control_group_read("", &group);
+  if (group.memory_free_bytes < 0) return available;
+  return available < 0 || group.memory_free_bytes < available ? group.memory_free_bytes : available;
 }
 
 int64_t vl_machine_total_bytes(void) {
-  int64_t total = memory_entry("MemTotal"), limit = group_limit();
-  return limit >= 0 && (total < 0 || limit < total) ? limit : total;
+  ControlGroup group;
+  int64_t total = memory_entry("MemTotal");
+  vl_control_group_read("", &group);
+  return group.memory_limit_bytes >= 0 && (total < 0 || group.memory_limit_bytes < total)
+             ? group.memory_limit_bytes
+             : total;
 }
 
 void vl_machine_cpu_model(char *text, size_t size) {

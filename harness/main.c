@@ -1,4 +1,5 @@
 /* vramlab: what GPU memory optimizations buy and cost. Chooses the command. */
+#include "devices/device.h"
 #include "harness/harness.h"
 
 #include <string.h>
@@ -80,6 +81,8 @@ int main(int argc, char **argv) {
     fprintf(stderr, "vramlab: no command is named \"%s\"; vramlab help lists them\n", argv[1]);
     return 2;
   }
+  Status status = vl_visible_from_ctest();
+  if (status.code != VL_OK) return vl_command_fail(status);
   char name[32];
   snprintf(name, sizeof name, "vramlab %s", command->name);
   argv[1] = name;

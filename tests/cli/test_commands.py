@@ -158,7 +158,7 @@ class Usage(ProgramTest):
 
     def test_cuda_without_a_gpu_is_skipped_j4(self):
         doctor = self.run_program("doctor", "--json").stdout
-        states = {finding["name"]: finding["state"] for finding in strict_json(doctor)}
+        states = {finding["name"]: finding["state"] for finding in strict_json(doctor)["findings"]}
         if states["device cuda"] == "ok":
             self.skipTest("there is a GPU")
         self.refuses("run", *SMALL, "--device", "cuda", says="cuda", code=77)

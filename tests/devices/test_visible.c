@@ -78,11 +78,58 @@ static void hidden_cards_are_an_environment_that_says_so(void **state) {
   assert_int_equal(unsetenv("CUDA_VISIBLE_DEVICES"), 0);
 }
 
+/* What CTest gives a test becomes what CUDA shows it: UUIDs by their ids, numbers among the visible ones,
+ * once. */
+static void given(const char *visible, const char *resources) {
+  assert_int_equal(visible ? setenv("CUDA_VISIBLE_DEVICES", visible, 1) : unsetenv("CUDA_VISIBLE_DEVICES"),
+                   0);
+  assert_int_equal(setenv("CTEST_RESOURCE_GROUP_COUNT", "1", 1), 0);
+  assert_int_equal(setenv("CTEST_RESOURCE_GROUP_0_GPUS", resources, 1), 0);
+}
+
+static void becomes(const char *visible, const char *resources, const char *names) {
+  given(visible, resources);
+  for (int twice = 0; twice < 2; twice++) {
+    Status status = vl_visible_from_ctest();
+    if (status.code != VL_OK) fail_msg("%s", status.message);
+    assert_string_equal(getenv("CUDA_VISIBLE_DEVICES"), names);
+  }
+}
+
+static void ctest_chooses_the_card(void **state) {
+  (void)state;
+  becomes(NULL, "id:gpu_aaaa0000_0000_4000_8000_000000000001,slots:1",
+          "GPU-aaaa0000-0000-4000-8000-000000000001");
+  becomes("0", "id:mig_11112222_3333_4444_5555_666677778888,slots:1",
+          "MIG-11112222-3333-4444-5555-666677778888");
+  becomes(NULL, "id:1,slots:1;id:0,slots:1", "1,0");
+  becomes("2,3", "id:1,slots:1", "3");
+  given("2,3", "id:2,slots:1");
+  assert_non_null(strstr(vl_visible_from_ctest().message, "card 2 is not visible"));
+  given(NULL, "id:big_card,slots:1");
+  Status status = vl_visible_from_ctest();
+  assert_int_equal(status.code, VL_INVALID);
+  assert_non_null(strstr(status.message, "CTEST_RESOURCE_GROUP_0_GPUS"));
+  assert_non_null(strstr(status.message, "big_card"));
+  given(NULL, "slots:1");
+  assert_int_equal(vl_visible_from_ctest().code, VL_INVALID);
+  given("", "id:0,slots:1");
+  assert_int_equal(vl_visible_from_ctest().code, VL_INVALID);
+  /* A test that asks for other resources than cards is left alone. */
+  assert_int_equal(unsetenv("CTEST_RESOURCE_GROUP_0_GPUS"), 0);
+  assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "7", 1), 0);
+  assert_int_equal(vl_visible_from_ctest().code, VL_OK);
+  assert_string_equal(getenv("CUDA_VISIBLE_DEVICES"), "7");
+  assert_int_equal(unsetenv("CUDA_VISIBLE_DEVICES"), 0);
+  assert_int_equal(unsetenv("CTEST_RESOURCE_GROUP_COUNT"), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(keeps_order_and_forms),
       cmocka_unit_test(empty_is_none_and_unset_is_all),
       cmocka_unit_test(names_what_is_no_device),
+      cmocka_unit_test(ctest_chooses_the_card),
       cmocka_unit_test(hidden_cards_are_an_environment_that_says_so),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
