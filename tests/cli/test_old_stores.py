@@ -38,6 +38,10 @@ class OldStores(ProgramTest):
             claims = strict_json(self.run_program("claims", store, "--json").stdout)
             self.assertEqual({claim["verdict"] for claim in claims}, {"undecided", "untestable"})
             self.run_program("plot", store, "-o", "figures")
+            exported = self.run_program("export", store, "--format", "jsonl").stdout.splitlines()
+            self.assertEqual(len([strict_json(line) for line in exported if '"cell_key"' in line]), 7)
+            self.run_program("export", store, "--format", "csv")
+            self.run_program("export", store, "--format", "trace", "-o", "trace.json")
             self.assertIn("caching", self.run_program("replay", store, "--cell", TIMELINE_KEYS[0], "--quick").stdout)
             self.assertIn("7 same", self.run_program("compare", store, "alone.h5").stdout)
         self.assertEqual((self.folder / "store/journal.jsonl").read_bytes(), self.before)
@@ -52,6 +56,11 @@ class OldStores(ProgramTest):
         results = (self.folder / "store/results.h5").read_bytes()
         for path in lacking:
             self.assertIn(path.split(".")[-1].encode(), results)
+        for line in self.run_program("export", "store", "--format", "jsonl").stdout.splitlines():
+            record = strict_json(line)
+            for path in lacking:
+                self.assertIsNone(record[path], path)
+                self.assertEqual(record["null_reasons"][path], "not kept by the vramlab that wrote this")
 
     def test_it_can_be_gone_on_with(self):
         suite = (OLD / "early.yaml").read_text(encoding="utf-8").replace("batch: [1, 4]", "batch: [1, 2, 4]")

@@ -15,7 +15,7 @@ defaults:
 axes: {batch: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], recipe: [baseline, amp=bf16, checkpoint=1, stack=vramlab]}
 """
 READERS = [["report", "STORE"], ["report", "STORE", "--format", "html", "-o", "out.html"], ["claims", "STORE"],
-           ["plot", "STORE", "-o", "out"], ["compare", "STORE", "STORE"]]
+           ["plot", "STORE", "-o", "out"], ["compare", "STORE", "STORE"], ["export", "STORE", "-f", "csv"]]
 
 
 def readers(store):

@@ -1,6 +1,8 @@
 """Nothing that surrounds the program changes its numbers or loses them: locale, time zone, umask, an empty environment, no
 terminal, standard streams that are closed, full or broken, and odd places for a store."""
 
+import csv
+import io
 import os
 import re
 import shutil
@@ -30,10 +32,14 @@ class Locales(ProgramTest):
         self.run_program("plan", "./suite.yaml", "-o", "store", "-q", **environment)
         texts = {"report md": ["report", "store", "-f", "md", "-o", "-"], "claims": ["claims", "store"],
                  "claims md": ["claims", "store", "--format", "md"], "compare": ["compare", "store", "store", "--all"],
+                 "csv": ["export", "store", "-f", "csv"], "jsonl": ["export", "store", "-f", "jsonl"],
                  "screen": ["report", "store"], "graph": ["graph", *TINY], "list": ["list"],
                  "max-batch": ["max-batch", *TINY, "--capacity", "1.5GiB"], "fit": ["fit", *TINY, "--global-batch", "8",
                                                                                  "--capacity", "0.25GiB"]}
         out = {name: AT.sub("AT", self.run_program(*command, **environment).stdout) for name, command in texts.items()}
+        out["csv"] = [{name: value for name, value in row.items() if name not in OF_THE_RUN}
+                      for row in csv.DictReader(io.StringIO(out["csv"]))]
+        out["jsonl"] = re.sub('"build_s":[^,]*,', "", out["jsonl"])
         self.run_program("plot", "store", "-o", "figures", "-f", "svg", **environment)
         for path in sorted((self.folder / "figures").iterdir()):
             if path.suffix in (".dat", ".gp", ".svg"):
