@@ -105,6 +105,9 @@ int64_t cell_inject_time(const Cell *cell, int64_t step_ns);
 Status cell_run_steps(Cell *cell) VL_CHECKED;
 /* Peaks since the last reset, into the warm-up or steady fields, and the overall ones where higher. */
 void cell_take_peaks(Cell *cell, bool steady);
+/* The same when a step has ended, and its own: a spike in one step (a new shape, a new algorithm) must be
+ * seen with its step. Peaks start again. */
+void cell_take_step_peak(Cell *cell, bool steady);
 /* What grew from step to step, by name. */
 void cell_take_leaks(Cell *cell);
 /* Driver figures and what follows from them. */

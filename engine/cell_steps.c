@@ -133,9 +133,7 @@ static Status one_step(Cell *cell, int32_t index, int32_t total, StepResult *ste
   return vl_ok();
 }
 
-/* A spike in one step must be seen with its step (a new shape, a new algorithm), so each has a peak of its
- * own. */
-static void take_step_peak(Cell *cell, bool steady) {
+void cell_take_step_peak(Cell *cell, bool steady) {
   MemoryStatistics statistics;
   HeapFreeSpace space;
   CellResult *result = cell->result;
@@ -283,7 +281,7 @@ Status cell_run_steps(Cell *cell) {
     if (timeline && (last || status.code == VL_OUT_OF_MEMORY)) cell_end_timeline(cell);
     if (timeline && !last) cell_drop_timeline(cell);
     VL_TRY(status);
-    take_step_peak(cell, i >= warmup);
+    cell_take_step_peak(cell, i >= warmup);
     take_readings(cell, i >= warmup);
     if (i == warmup - 1 || last) take_graphs(cell, last);
     if (spec->cross_check && (i == warmup - 1 || last)) VL_TRY(take_cross_check(cell, last, steps));
