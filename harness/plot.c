@@ -25,13 +25,16 @@ static bool header_value(const char *line, const char *key, char *text, size_t s
 static Status read_header(FigureKind *kind) {
   FILE *file = fopen(kind->path, "r");
   if (file == NULL) return vl_error(VL_ENVIRONMENT, "%s: %s", kind->path, strerror(errno));
-  char line[512], select[320] = "";
+  char line[512], select[320] = "", stores[32] = "";
   while (fgets(line, sizeof(line), file) != NULL && line[0] == '#') {
     (void)header_value(line, "title", kind->title, sizeof(kind->title));
     (void)header_value(line, "help", kind->help, sizeof(kind->help));
     (void)header_value(line, "select", select, sizeof(select));
+    (void)header_value(line, "stores", stores, sizeof(stores));
+    (void)header_value(line, "draws", kind->draws, sizeof(kind->draws));
   }
   fclose(file);
+  kind->several = strcmp(stores, "several") == 0;
   size_t word = strcspn(select, " ");
   snprintf(kind->select, sizeof(kind->select), "%.*s", (int)word, select);
   snprintf(kind->options, sizeof(kind->options), "%.255s", select + word + strspn(select + word, " "));
@@ -142,6 +145,12 @@ static Status write_script(const FigureKind *kind, const Figure *figure, const c
   Status status = append_file(out, style);
   fputc('\n', out);
   if (status.code == VL_OK) status = append_file(out, kind->path);
+  if (status.code == VL_OK && kind->draws[0] != '\0') {
+    char relative[128], path_of_rest[4096];
+    snprintf(relative, sizeof(relative), "plots/%s.gp", kind->draws);
+    status = vl_shared_path(relative, path_of_rest, sizeof(path_of_rest));
+    if (status.code == VL_OK) status = append_file(out, path_of_rest);
+  }
   fprintf(out, "set output\n");
   return close_file(out, path, status);
 }
@@ -249,6 +258,10 @@ static Status draw_all(const PlotInput *input, const FigureKind *kinds, int32_t 
   for (int32_t i = 0; i < count; i++) {
     if (figure != NULL && strcmp(figure, kinds[i].name) != 0) continue;
     found = true;
+    if (figure == NULL && kinds[i].several != (input->label_count > 0)) continue;
+    if (kinds[i].several != (input->label_count > 0))
+      return vl_error(VL_INVALID, "figure %s is of %s", figure,
+                      kinds[i].several ? "stores under labels: give --label for each" : "one store");
     VL_TRY(draw_kind(input, &kinds[i], formats, set));
   }
   if (found) return vl_ok();

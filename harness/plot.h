@@ -12,6 +12,8 @@ typedef struct FigureKind {
   char select[64];   /* a selection of plot_select.c */
   char options[256]; /* "x=micro_batch y=needed_bytes" */
   char path[4096];   /* the .gp file */
+  char draws[64];    /* another .gp file that goes after it; "" none */
+  bool several;      /* of several stores under labels */
 } FigureKind;
 /* The figures that plots/figures lists, in that order. free() them. VL_INVALID names the file and the line.
  */
@@ -38,7 +40,11 @@ typedef struct PlotInput {
   RecordSet records;
   const Store *store;
   const char *source; /* the store's name, for the header of the data */
+  /* Of several stores: their labels, in the order of their colours; records say theirs as "label". */
+  const char *const *labels;
+  int32_t label_count, reference; /* which one the others are divided by */
 } PlotInput;
+enum { VL_MAX_LABELS = 8 };
 
 /* Writes NAME.gp and NAME.dat into the directory (made when missing) and draws each in the formats ("png
  * svg", any of png, svg, pdf). figure NULL: all. Without data: no files and a note. VL_ENVIRONMENT: gnuplot
@@ -111,6 +117,10 @@ Status vl_select_monitors(const PlotInput *input, const Workload *workload, cons
                           FigureData *out) VL_CHECKED;
 Status vl_select_factorial(const PlotInput *input, const Workload *workload, const char *options,
                            FigureData *out) VL_CHECKED;
+Status vl_select_hardware(const PlotInput *input, const Workload *workload, const char *options,
+                          FigureData *out) VL_CHECKED;
+Status vl_select_tradeoff(const PlotInput *input, const Workload *workload, const char *options,
+                          FigureData *out) VL_CHECKED;
 Status vl_select_effects(const PlotInput *input, const Workload *workload, const char *options,
                          FigureData *out) VL_CHECKED;
 

@@ -4,23 +4,56 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct PlotCommand {
-  const char *store, *figure, *output;
+  const char *stores[VL_MAX_LABELS], *labels[VL_MAX_LABELS];
+  int32_t store_count, label_count;
+  const char *figure, *output, *reference;
   char formats[64];
 } PlotCommand;
 
 static const struct argp_option options_table[] = {
+    {"label", 'l', "TEXT", 0, "what a store is called beside others, in the order of the stores", 0},
+    {"reference", 'r', "LABEL", 0, "which label speedup divides by (the first)", 0},
     {"figure", 'F', "NAME", 0, "only this one (vramlab list)", 0},
     {"format", 'f', "FORMAT", 0, "png, svg or pdf, may be repeated; png and svg when not given", 0},
     {"output", 'o', "DIRECTORY", 0, "instead of figures/ in the store", 0},
     {0}};
+
+/* Whether a word names a figure, and no store of that name lies here. */
+typedef struct Search {
+  const char *name;
+  bool found;
+} Search;
+
+static void look(const char *name, const char *help, void *context) {
+  Search *search = context;
+  (void)help;
+  search->found = search->found || strcmp(name, search->name) == 0;
+}
+
+static bool is_figure(const char *word) {
+  Search search = {.name = word};
+  return access(word, F_OK) != 0 && vl_plot_each(look, &search).code == VL_OK && search.found;
+}
+
+static int32_t label_at(const PlotCommand *command, const char *label) {
+  for (int32_t i = 0; i < command->label_count; i++)
+    if (strcmp(command->labels[i], label) == 0) return i;
+  return -1;
+}
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
   PlotCommand *command = state->input;
   size_t used = strlen(command->formats);
   switch (key) {
   case 'F': command->figure = text; return 0;
+  case 'r': command->reference = text; return 0;
+  case 'l':
+    if (command->label_count == VL_MAX_LABELS) argp_error(state, "more than %d labels", VL_MAX_LABELS);
+    command->labels[command->label_count++] = text;
+    return 0;
   case 'o': command->output = text; return 0;
   case 'f':
     if (strcmp(text, "png") != 0 && strcmp(text, "svg") != 0 && strcmp(text, "pdf") != 0)
@@ -29,8 +62,25 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
       snprintf(command->formats + used, sizeof(command->formats) - used, "%s%s", used > 0 ? " " : "", text);
     return 0;
   case ARGP_KEY_ARG:
-    if (command->store != NULL) argp_error(state, "one store at a time");
-    command->store = text;
+    if (command->store_count == 0 && command->figure == NULL && is_figure(text)) {
+      command->figure = text;
+      return 0;
+    }
+    if (command->store_count == VL_MAX_LABELS) argp_error(state, "more than %d stores", VL_MAX_LABELS);
+    command->stores[command->store_count++] = text;
+    return 0;
+  case ARGP_KEY_END:
+    if (command->store_count > 1 && command->label_count != command->store_count)
+      argp_error(state, "%d stores need as many --label; given: %d", command->store_count,
+                 command->label_count);
+    if (command->label_count > 1 && command->store_count < 2)
+      argp_error(state, "%d labels for %d stores", command->label_count, command->store_count);
+    for (int32_t i = 0; i < command->label_count; i++)
+      for (int32_t j = 0; j < i; j++)
+        if (strcmp(command->labels[i], command->labels[j]) == 0)
+          argp_error(state, "label '%s' is given twice", command->labels[i]);
+    if (command->reference != NULL && label_at(command, command->reference) < 0)
+      argp_error(state, "--reference '%s' is none of the labels", command->reference);
     return 0;
   default: return ARGP_ERR_UNKNOWN;
   }
@@ -39,9 +89,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 static const struct argp plot_argp = {
     .options = options_table,
     .parser = parse_option,
-    .args_doc = "[STORE]",
+    .args_doc = "[FIGURE] [STORE]\n[FIGURE] STORE STORE... --label A --label B...",
     .doc = "Draws the figures of a store, and leaves the gnuplot files and data they were drawn from beside "
-           "them. STORE is a directory, its results.h5, or latest (the default)."};
+           "them. STORE is a directory, its results.h5, or latest (the default). Several stores, of several "
+           "machines "
+           "or versions, each with a label, stand side by side in figures of their own."};
 
 /* What was drawn on stdout, what was not and why on stderr. */
 static void tell(const FigureSet *set, const char *formats) {
@@ -61,11 +113,55 @@ static void tell(const FigureSet *set, const char *formats) {
   }
 }
 
-static Status plot(const PlotCommand *command) {
-  Store *store = NULL;
-  VL_TRY(vl_store_open(command->store, &store));
-  char directory[4200];
+/* The records of all stores, each with its label; the copies are owned by `owned`. */
+static Status gather(const PlotCommand *command, Store **stores, json_t *owned, PlotInput *input) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < command->store_count; i++) {
+    VL_TRY(vl_store_open(command->stores[i], &stores[i]));
+    count += (int32_t)vl_store_count(stores[i]);
+  }
+  input->records.records = vl_allocate((size_t)(count + 1) * sizeof *input->records.records);
+  for (int32_t i = 0; i < command->store_count; i++)
+    for (int64_t j = 0; j < vl_store_count(stores[i]); j++) {
+      json_t *record = json_copy((json_t *)vl_store_record(stores[i], j));
+      json_object_set_new(record, "label", json_string(command->labels[i]));
+      json_array_append_new(owned, record);
+      input->records.records[input->records.count++] = record;
+    }
+  input->source = "several stores";
+  input->labels = command->labels;
+  input->label_count = command->label_count;
+  input->reference = command->reference != NULL ? label_at(command, command->reference) : 0;
+  return vl_ok();
+}
+
+static Status draw(const PlotCommand *command, const PlotInput *input, const char *directory) {
   const char *formats = command->formats[0] != '\0' ? command->formats : "png svg";
+  FigureSet *set = vl_allocate(sizeof(*set));
+  Status status = vl_plot_draw(input, directory, command->figure, formats, set);
+  if (status.code == VL_OK) tell(set, formats);
+  free(set);
+  return status;
+}
+
+static Status plot_several(const PlotCommand *command) {
+  Store *stores[VL_MAX_LABELS] = {NULL};
+  json_t *owned = json_array();
+  PlotInput input = {.store = NULL};
+  Status status = gather(command, stores, owned, &input);
+  if (status.code == VL_OK)
+    status = draw(command, &input, command->output != NULL ? command->output : "figures");
+  free(input.records.records);
+  json_decref(owned);
+  for (int32_t i = 0; i < command->store_count; i++)
+    vl_store_close(&stores[i]);
+  return status;
+}
+
+static Status plot_one(const PlotCommand *command) {
+  Store *store = NULL;
+  VL_TRY(vl_store_open(command->store_count > 0 ? command->stores[0] : NULL, &store));
+  char directory[4200];
   snprintf(directory, sizeof(directory), "%s%s",
            command->output != NULL ? command->output : vl_store_path(store),
            command->output != NULL ? "" : "/figures");
@@ -73,12 +169,9 @@ static Status plot(const PlotCommand *command) {
   if (command->output == NULL && vl_store_path(store)[0] == '\0')
     status = vl_error(VL_INVALID,
                       "a results file on its own has no directory for figures; name one with --output");
-  FigureSet *set = vl_allocate(sizeof(*set));
   PlotInput input = {.records = vl_store_records(store), .store = store, .source = vl_store_path(store)};
-  if (status.code == VL_OK) status = vl_plot_draw(&input, directory, command->figure, formats, set);
-  if (status.code == VL_OK) tell(set, formats);
+  if (status.code == VL_OK) status = draw(command, &input, directory);
   free(input.records.records);
-  free(set);
   vl_store_close(&store);
   return status;
 }
@@ -86,6 +179,6 @@ static Status plot(const PlotCommand *command) {
 int vl_command_plot(int argc, char **argv) {
   PlotCommand command = {.figure = NULL};
   vl_command_parse(&plot_argp, argc, argv, &command);
-  Status status = plot(&command);
+  Status status = command.label_count > 0 ? plot_several(&command) : plot_one(&command);
   return status.code == VL_OK ? 0 : vl_command_fail(status);
 }

@@ -19,6 +19,8 @@ static const Selection selections[] = {
     {"monitors", vl_select_monitors},
     {"factorial", vl_select_factorial},
     {"effects", vl_select_effects},
+    {"hardware", vl_select_hardware},
+    {"tradeoff", vl_select_tradeoff},
 };
 
 const Selection *vl_selection_find(const char *name) {
@@ -29,7 +31,7 @@ const Selection *vl_selection_find(const char *name) {
 
 const char *vl_selection_names(void) {
   return "series, categories, growth, recipes, timeline, parts, checkpoint, heap-map, fragmentation, "
-         "monitors, factorial, effects";
+         "monitors, factorial, effects, hardware, tradeoff";
 }
 
 bool vl_option_text(const char *options, const char *key, char *text, size_t size) {

@@ -1,0 +1,95 @@
+"""vramlab plot of several stores: labels as they are, the same recipe and batch side by side, what has no counterpart named
+with the reason, nothing drawn of nothing, and wrong labels refused."""
+
+import json
+import re
+import shutil
+import unittest
+
+from program import ProgramTest, main
+
+SUITE = """name: small
+title: Small
+help: Cells.
+defaults: {device: cpu, warmup: 1, steps: 2}
+cells:
+  - case: resnet50
+    settings: {size: 32}
+    batch: [2, 4]
+    recipe: [baseline, amp=bf16]
+"""
+LABELS = ['H100, "80" GB_x', "ü`date`"]
+COMPARED = ["max-batch", "throughput-equal-batch", "throughput-best", "speedup", "tradeoff", "samples-per-gib",
+            "samples-per-joule", "prediction-error"]
+
+
+@unittest.skipUnless(shutil.which("gnuplot"), "no gnuplot")
+class Plot(ProgramTest):
+    def stores(self):
+        (self.folder / "small.yaml").write_text(SUITE, encoding="utf-8")
+        self.run_program("run", "./small.yaml", "-q", "-o", "a")
+        self.run_program("plan", "./small.yaml", "-q", "-o", "a")
+        shutil.copytree(self.folder / "a", self.folder / "b")
+        (self.folder / "b/results.h5").unlink()
+        journal = self.folder / "b/journal.jsonl"
+        head, *records = self.journal("b")
+        for record in records:
+            if record["recipe"] == "amp=bf16" and record["provenance"] == "measured":
+                if record["global_batch"] == 4:
+                    record.update(status="oom", samples_per_s=None, step_s=None, step_times_s=[], step_count=0)
+            for name in ("samples_per_s", "step_s_low", "step_s_high", "step_s"):
+                if record.get(name):
+                    record[name] *= 0.5 if name == "samples_per_s" else 2
+        records = [r for r in records if not (r["recipe"] == "baseline" and r["global_batch"] == 4)]
+        journal.write_text("\n".join(map(json.dumps, [head, *records])) + "\n", encoding="utf-8")
+
+    def plot(self, *arguments, code=0):
+        labels = [word for label in LABELS for word in ("--label", label)]
+        return self.run_program("plot", *arguments, "a", "b", *labels, "-o", "figures", "-f", "svg", code=code)
+
+    def test_side_by_side(self):
+        self.stores()
+        done = self.plot()
+        drawn = {line.split("/")[-1].removesuffix(".svg") for line in done.stdout.splitlines()}
+        self.assertEqual(drawn, set(COMPARED) - {"max-batch", "samples-per-joule"})
+        self.assertIn("max-batch was not drawn", done.stderr)
+        self.assertIn("samples-per-joule was not drawn", done.stderr)
+        data = (self.folder / "figures/throughput-equal-batch.dat").read_text(encoding="utf-8")
+        self.assertIn('"OOM"', data)
+        self.assertNotIn("baseline, batch 4", data)  # only one has it
+        figure = (self.folder / "figures/speedup.svg").read_text(encoding="utf-8")
+        for label in LABELS:
+            self.assertIn(label.replace('"', "&quot;"), figure.replace('"80"', "&quot;80&quot;"))
+        values = re.findall(r"^\d[\d.]* ([\d.]+) ", (self.folder / "figures/speedup.dat").read_text(encoding="utf-8"), re.M)
+        self.assertEqual({round(float(value), 6) for value in values} - {0.0}, {1.0, 0.5})
+        other = self.plot("speedup", "--reference", LABELS[1])
+        values = re.findall(r"^\d[\d.]* ([\d.]+) ", (self.folder / "figures/speedup.dat").read_text(encoding="utf-8"), re.M)
+        self.assertEqual({round(float(value), 6) for value in values} - {0.0}, {1.0, 2.0})
+        self.assertEqual(other.stdout.strip(), "figures/speedup.svg")
+
+    def test_nothing_to_draw(self):
+        self.stores()
+        for name in ("a", "b"):
+            journal = self.folder / name / "journal.jsonl"
+            head, *records = self.journal(name)
+            for record in records:
+                record.update(status="oom", needed_bytes=None, samples_per_s=None, step_s=None)
+            journal.write_text("\n".join(map(json.dumps, [head, *records])) + "\n", encoding="utf-8")
+        done = self.plot()
+        self.assertEqual(done.stdout, "")
+        self.assertEqual([line.split()[1] for line in done.stderr.splitlines()], COMPARED)
+        self.assertEqual(list((self.folder / "figures").iterdir()), [])
+
+    def test_usage(self):
+        self.stores()
+        for arguments, says in [(["a", "b"], "--label"), (["a", "b", "--label", "x"], "2 stores"),
+                                (["a", "b", "--label", "x", "--label", "x"], "twice"),
+                                (["a", "--label", "x", "--label", "y"], "2 labels"),
+                                (["a", "b", "--label", "x", "--label", "y", "--reference", "z"], "--reference"),
+                                (["needed", "a", "b", "--label", "x", "--label", "y"], "one store"),
+                                (["speedup", "a"], "--label"), (["nonsense", "a"], "")]:
+            self.refuses("plot", *arguments, says=says)
+
+
+if __name__ == "__main__":
+    main()
