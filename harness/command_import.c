@@ -8,6 +8,8 @@
 typedef struct ImportCommand {
   const char *store;
   int64_t repeat;
+  char **stores; /* to be merged, not owned */
+  int store_count;
 } ImportCommand;
 
 enum { KEY_STORE = 0x200, KEY_REPEAT };
@@ -26,7 +28,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     if (status.code != VL_OK) argp_error(state, "%s", status.message);
     return 0;
   }
-  case ARGP_KEY_ARG: argp_error(state, "unexpected argument: %s", text); return 0;
+  case ARGP_KEY_ARGS:
+    command->stores = state->argv + state->next;
+    command->store_count = state->argc - state->next;
+    return 0;
   case ARGP_KEY_END:
     if (!command->store) argp_error(state, "give --store");
     return 0;
@@ -37,9 +42,15 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 static const struct argp import_argp = {
     .options = options_table,
     .parser = parse_option,
-    .doc = "Reads one JSON object from standard input and adds it to a store: a record that `vramlab run "
-           "--json` "
-           "printed, or the line of the PyTorch peer, which becomes a record with engine torch."};
+    .args_doc = "\nSTORE...",
+    .doc =
+        "Without STORE: reads one JSON object from standard input and adds it to a store: a record that "
+        "`vramlab run "
+        "--json` "
+        "printed, or the line of the PyTorch peer, which becomes a record with engine torch.\n\n"
+        "With STORE...: adds all cells of these stores, parts of one suite (run --shard), with their "
+        "timelines. Of a cell that several have, one that is ok stays before one that is not, else the later "
+        "one."};
 
 /* A number the peer must have printed. */
 static Status peer_number(const json_t *peer, const char *key, double *value) {
@@ -188,6 +199,52 @@ static Status open_store(const char *directory, Store **store) {
   return vl_store_create(directory, "import", "vramlab import", store);
 }
 
+/* ---- Stores ------------------------------------------------------------------------------------------------------- */
+
+static Status add_record(Store *store, const Store *from, const json_t *record) {
+  TimelineEvent *events;
+  int64_t count;
+  const char *key = vl_record_text(record, "cell_key");
+  const json_t *there = vl_store_find(store, key);
+  if (there && (json_equal(there, record) ||
+                (vl_record_has_status(there, "ok") && !vl_record_has_status(record, "ok"))))
+    return vl_ok();
+  VL_TRY(vl_store_timeline(from, key, &events, &count));
+  Status status = vl_store_append(store, record, events, count);
+  free(events);
+  return status;
+}
+
+static Status add_store(const char *path, const char *into, Store **store) {
+  Store *from;
+  VL_TRY(vl_store_open(path, &from));
+  const char *suite = vl_record_text(vl_store_head(from), "suite");
+  Status status = vl_ok();
+  if (!suite) suite = "import";
+  if (!*store && !vl_store_exists(into))
+    status = vl_store_create(into, suite, "vramlab import", store);
+  else if (!*store)
+    status = vl_store_open_append(into, store);
+  const char *theirs = *store ? vl_record_text(vl_store_head(*store), "suite") : NULL;
+  if (status.code == VL_OK && (!theirs || strcmp(theirs, suite) != 0))
+    status = vl_error(VL_INVALID, "%s holds suite \"%s\", %s suite \"%s\": they are no parts of one", into,
+                      theirs ? theirs : "?", path, suite);
+  for (int64_t i = 0; i < vl_store_count(from) && status.code == VL_OK; i++)
+    status = add_record(*store, from, vl_store_record(from, i));
+  vl_store_close(&from);
+  return status;
+}
+
+static Status merge(const ImportCommand *command) {
+  Store *store = NULL;
+  Status status = vl_ok();
+  for (int i = 0; i < command->store_count && status.code == VL_OK; i++)
+    status = add_store(command->stores[i], command->store, &store);
+  if (status.code == VL_OK) status = vl_store_rebuild(store);
+  vl_store_close(&store);
+  return status;
+}
+
 static Status import(const ImportCommand *command) {
   json_t *record = NULL;
   VL_TRY(read_record(&record));
@@ -204,6 +261,6 @@ static Status import(const ImportCommand *command) {
 int vl_command_import(int argc, char **argv) {
   ImportCommand command = {0};
   vl_command_parse(&import_argp, argc, argv, &command);
-  Status status = import(&command);
+  Status status = command.store_count > 0 ? merge(&command) : import(&command);
   return status.code == VL_OK ? 0 : vl_command_fail(status);
 }

@@ -1,23 +1,25 @@
 /* vramlab run and vramlab plan: one cell, or the cells of a suite. */
 #include "harness/columns.h"
+#include "harness/ctest_print.h"
 #include "harness/options.h"
 #include "harness/progress.h"
 #include "harness/suite_run.h"
+#include "harness/suite_select.h"
 
 #include <limits.h>
 #include <math.h>
-#include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { KEY_FAILED = 0x200, KEY_RESUME, KEY_JSON, KEY_REPEAT, KEY_ORDER_SEED };
+enum { KEY_FAILED = 0x200, KEY_RESUME, KEY_JSON, KEY_REPEAT, KEY_ORDER_SEED, KEY_CELL, KEY_SHARD, KEY_CTEST };
 
 typedef struct RunCommand {
   CellOptions cell;
   bool plan; /* called as `plan` */
-  const char *suite, *output, *filter, *exclude;
-  bool json, quiet, dry_run, failed, resume;
+  const char *suite, *output, *filter, *exclude, *cell_key;
+  Shard shard;
+  bool json, ctest, quiet, dry_run, failed, resume;
   int64_t repeat, order_seed; /* 0: as the suite says; -1: none */
   char command_line[1024];
 } RunCommand;
@@ -26,6 +28,9 @@ static const struct argp_option options_table[] = {
     {NULL, 0, NULL, 0, "Suites:", 3},
     {"filter", 'f', "REGEX", 0, "only cells whose line matches (see --dry-run)", 3},
     {"exclude", 'x', "REGEX", 0, "no cells whose line matches", 3},
+    {"cell", KEY_CELL, "KEY", 0, "only the cell whose key begins so (see --dry-run --json)", 3},
+    {"shard", KEY_SHARD, "I/N", 0, "the I-th of N parts of what is left, all repetitions of a cell in one",
+     3},
     {"dry-run", 'n', NULL, 0, "print the cells and run none", 3},
     {"repeat", KEY_REPEAT, "N", 0,
      "every measured cell so often, each time in a process of its own, in rounds", 3},
@@ -37,6 +42,8 @@ static const struct argp_option options_table[] = {
     {NULL, 0, NULL, 0, "Output:", 4},
     {"output", 'o', "DIR", 0, "where the results go", 4},
     {"json", KEY_JSON, NULL, 0, "print one JSON object", 4},
+    {"ctest", KEY_CTEST, NULL, 0,
+     "one cell of a suite as a test: measurements and figures for CTest and CDash", 4},
     {"quiet", 'q', NULL, 0, "no progress", 4},
     {0}};
 
@@ -50,6 +57,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   case 'o': command->output = text; return 0;
   case 'q': command->quiet = true; return 0;
   case KEY_JSON: command->json = true; return 0;
+  case KEY_CTEST: command->ctest = true; return 0;
+  case KEY_CELL: command->cell_key = text; return 0;
+  case KEY_SHARD: {
+    Status status = vl_shard_parse(text, &command->shard);
+    if (status.code != VL_OK) argp_error(state, "%s", status.message);
+    return 0;
+  }
   case KEY_REPEAT:
   case KEY_ORDER_SEED: {
     bool repeat = key == KEY_REPEAT;
@@ -67,11 +81,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   case ARGP_KEY_END:
     if (!command->suite && !(command->cell.given & GIVEN_CASE))
       argp_error(state, "give a suite (vramlab list suites) or --case");
-    if (!command->suite && (command->filter || command->exclude || command->dry_run || command->resume ||
-                            command->repeat > 0 || command->order_seed >= 0))
-      argp_error(
-          state,
-          "--filter, --exclude, --dry-run, --repeat, --order-seed, --resume and --failed go with a suite");
+    if (!command->suite &&
+        (command->filter || command->exclude || command->dry_run || command->resume || command->repeat > 0 ||
+         command->order_seed >= 0 || command->cell_key || command->shard.count > 0 || command->ctest))
+      argp_error(state, "--filter, --exclude, --cell, --shard, --dry-run, --ctest, --repeat, --order-seed, "
+                        "--resume and --failed go with a suite");
     if (command->cell.recipe_count > 1 || command->cell.capacity_count > 1)
       argp_error(state, "one recipe and one capacity; several are for a suite or max-batch");
     return 0;
@@ -292,30 +306,6 @@ static Status run_one(RunCommand *command, int *exit_code) {
 
 /* ---- A suite -------------------------------------------------------------------------------------------------- */
 
-static Status compile_pattern(const char *pattern, regex_t *compiled) {
-  int problem = regcomp(compiled, pattern, REG_EXTENDED | REG_NOSUB);
-  if (problem == 0) return vl_ok();
-  char text[128];
-  regerror(problem, compiled, text, sizeof text);
-  return vl_error(VL_INVALID, "\"%s\" is not a regular expression: %s", pattern, text);
-}
-
-/* Keeps the cells whose line matches (or does not). */
-static Status keep_matching(Suite *suite, const char *pattern, bool matching) {
-  regex_t compiled;
-  if (!pattern) return vl_ok();
-  VL_TRY(compile_pattern(pattern, &compiled));
-  int64_t kept = 0;
-  for (int64_t i = 0; i < suite->cell_count; i++) {
-    char label[VL_RECIPE_BYTES + 160];
-    vl_cell_label(&suite->cells[i], label, sizeof label);
-    if ((regexec(&compiled, label, 0, NULL, 0) == 0) == matching) suite->cells[kept++] = suite->cells[i];
-  }
-  regfree(&compiled);
-  suite->cell_count = kept;
-  return vl_ok();
-}
-
 /* Options over the suite's own values; cells that become the same are one. */
 static Status override_cells(const RunCommand *command, Suite *suite) {
   json_t *seen = json_object();
@@ -337,7 +327,13 @@ static Status override_cells(const RunCommand *command, Suite *suite) {
   return status;
 }
 
-static void print_cells(const Suite *suite) {
+static void print_cells(const Suite *suite, bool as_json) {
+  if (as_json) {
+    json_t *listing = vl_suite_listing(suite);
+    print_json(listing);
+    json_decref(listing);
+    return;
+  }
   for (int64_t i = 0; i < suite->cell_count; i++) {
     char label[VL_RECIPE_BYTES + 160];
     vl_cell_label(&suite->cells[i], label, sizeof label);
@@ -381,12 +377,20 @@ static Status finish_suite(const RunCommand *command, const Suite *suite, Store 
   if (status.code == VL_INTERRUPTED)
     fprintf(stderr, "vramlab: to go on: vramlab %s %s -o %s\n", command->plan ? "plan" : "run",
             command->suite, vl_store_path(store));
-  if (status.code == VL_OK) status = vl_report_write(store, command->json ? NULL : stdout);
+  if (status.code == VL_OK) status = vl_report_write(store, command->json || command->ctest ? NULL : stdout);
   if (!command->json) return status;
   json_t *json = summary(suite, store, counts, status);
   print_json(json);
   json_decref(json);
   return status;
+}
+
+/* One cell's record instead of the suite's account. */
+static int print_test(const Suite *suite, const Store *store) {
+  char key[17];
+  vl_cell_key(&suite->cells[0], key);
+  const json_t *record = vl_store_find(store, key);
+  return record ? vl_ctest_print(record, vl_store_path(store)) : 1;
 }
 
 static Status run_cells(const RunCommand *command, const Suite *suite, int *exit_code) {
@@ -401,6 +405,7 @@ static Status run_cells(const RunCommand *command, const Suite *suite, int *exit
     status = vl_suite_run(suite, store, &options, &counts);
     status = finish_suite(command, suite, store, &counts, status);
     *exit_code = counts.failed > 0 ? 1 : counts.skipped > 0 && counts.skipped == counts.cells ? 77 : 0;
+    if (status.code == VL_OK && command->ctest) *exit_code = print_test(suite, store);
   }
   vl_store_close(&store);
   return status;
@@ -410,14 +415,20 @@ static Status run_suite(const RunCommand *command, int *exit_code) {
   Suite *suite;
   VL_TRY(vl_suite_load(command->suite, &suite));
   Status status = override_cells(command, suite);
-  if (status.code == VL_OK) status = keep_matching(suite, command->filter, true);
-  if (status.code == VL_OK) status = keep_matching(suite, command->exclude, false);
+  if (status.code == VL_OK) status = vl_suite_keep_matching(suite, command->filter, true);
+  if (status.code == VL_OK) status = vl_suite_keep_matching(suite, command->exclude, false);
+  if (status.code == VL_OK) status = vl_suite_keep_cell(suite, command->cell_key);
+  if (status.code == VL_OK) vl_suite_keep_shard(suite, command->shard);
   if (status.code == VL_OK && command->repeat > 0) vl_suite_repeat(suite, command->repeat);
   if (status.code == VL_OK) vl_suite_order(suite, command->order_seed);
   if (status.code == VL_OK && suite->cell_count == 0)
-    status = vl_error(VL_INVALID, "--filter and --exclude leave no cell of suite \"%s\"", suite->name);
+    status =
+        vl_error(VL_INVALID, "--filter, --exclude and --shard leave no cell of suite \"%s\"", suite->name);
+  if (status.code == VL_OK && command->ctest && suite->cell_count != 1)
+    status = vl_error(VL_INVALID, "--ctest takes one cell, not %lld of suite \"%s\"; --cell chooses it",
+                      (long long)suite->cell_count, suite->name);
   if (status.code == VL_OK && command->dry_run)
-    print_cells(suite);
+    print_cells(suite, command->json);
   else if (status.code == VL_OK)
     status = run_cells(command, suite, exit_code);
   vl_suite_destroy(&suite);
