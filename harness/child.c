@@ -66,6 +66,7 @@ Status vl_child_start(const char *program, Child *child) {
     input[i] = above_standard(input[i]);
     output[i] = above_standard(output[i]);
   }
+  child->others = vl_own_children();
   int problem = spawn(program, input[1], output[1], &child->pid);
   close(input[1]);
   close(output[1]);
@@ -73,6 +74,7 @@ Status vl_child_start(const char *program, Child *child) {
     close(input[0]);
     close(output[0]);
     child->pid = 0;
+    free(child->others.pids);
     return vl_error(VL_ENVIRONMENT, "cannot start %s: %s", program, strerror(problem));
   }
   child->input = input[0];
@@ -148,6 +150,25 @@ static Status end_group(pid_t group, int *status) {
   return vl_error(VL_ENVIRONMENT, "process group %ld cannot be ended", (long)group);
 }
 
+/* What left the group (a session of its own, as mpirun gives its ranks) came to us when its parent ended.
+ * Each one's own children come after it. */
+static Status end_orphans(const ProcessList *others) {
+  for (int64_t start = vl_monotonic_ns(); vl_monotonic_ns() - start < longest_death_ns;) {
+    ProcessList now = vl_own_children();
+    int32_t found = 0, left = 0;
+    for (int32_t i = 0; i < now.count; i++) {
+      if (vl_process_is_among(others, now.pids[i])) continue;
+      found++;
+      kill(now.pids[i], SIGKILL);
+      left += waitpid(now.pids[i], NULL, WNOHANG) == 0;
+    }
+    free(now.pids);
+    if (found == 0) return vl_ok();
+    if (left > 0) rest();
+  }
+  return vl_error(VL_ENVIRONMENT, "what a cell left behind cannot be ended");
+}
+
 Status vl_child_end(Child *child, bool asked, int64_t gentle_ns, int *status) {
   *status = 0;
   if (child->pid == 0) return vl_ok();
@@ -161,7 +182,9 @@ Status vl_child_end(Child *child, bool asked, int64_t gentle_ns, int *status) {
     rest();
   }
   Status ended = end_group(child->pid, status);
+  if (ended.code == VL_OK) ended = end_orphans(&child->others);
   close(child->output);
+  free(child->others.pids);
   free(child->text);
   *child = (Child){.input = -1, .output = -1};
   return ended;

@@ -100,9 +100,10 @@ static void append_line(const char *path, long number) {
   fclose(file);
 }
 
-static void leave_child(const char *path) {
+static void leave_child(const char *path, bool in_session_of_its_own) {
   pid_t child = fork();
   if (child == 0) {
+    if (in_session_of_its_own) setsid();
     signal(SIGTERM, SIG_IGN);
     sleep(60);
     _exit(0);
@@ -133,6 +134,7 @@ static Status plan(const CellSpec *spec, CellResult *result) {
 static void obey_deaths(const CellSpec *spec) {
   char value[256];
   if (order(spec, "log", value)) append_line(value, (long)spec->micro_batch);
+  if (order(spec, "escape", value)) leave_child(value, true);
   if (order(spec, "crash", value)) {
     signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */
     raise(SIGSEGV);
@@ -144,11 +146,11 @@ static void obey_deaths(const CellSpec *spec) {
   }
   if (order(spec, "hang", value)) hang();
   if (order(spec, "stubborn", value)) {
-    leave_child(value);
+    leave_child(value, false);
     signal(SIGTERM, SIG_IGN);
     hang();
   }
-  if (order(spec, "leave", value)) leave_child(value);
+  if (order(spec, "leave", value)) leave_child(value, false);
 }
 
 Status fake_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result) {

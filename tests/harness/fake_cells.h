@@ -17,6 +17,7 @@ TimelineEvent *fake_timeline(int64_t count);
  *   oom, diverged             ends with that status      invalid, environment   is refused
  *   crash, exit               dies of SIGSEGV, exit(9)   hang                   never ends
  *   stubborn:FILE             hangs; it and a child that both ignore SIGTERM; the child's pid goes to FILE
+ *   escape:FILE               leaves a child behind that has a session of its own and ignores SIGTERM
  *   leave:FILE                ends well, but leaves a child behind that ignores SIGTERM
  *   slow:MS                   takes that long per step, sleeping        busy:MS   the same, computing
  *   once:FILE                 crashes unless FILE exists, and makes it

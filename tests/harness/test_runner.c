@@ -139,6 +139,35 @@ static void what_a_good_cell_leaves_behind_is_ended_i16(void **state) {
   assert_false(process_exists(fixture->file));
 }
 
+/* One that has a session of its own is in no group of ours, and is ended all the same; processes that are
+ * none of a cell's are not, be they children of ours or in our group. */
+static void what_leaves_the_group_is_ended_and_nobody_else_i16(void **state) {
+  Fixture *fixture = *state;
+  pid_t ours = fork();
+  if (ours == 0) {
+    sleep(60);
+    _exit(0);
+  }
+  usleep(50000); /* started before the cells, by more than the system's clock tells apart */
+  char orders[512];
+  static const char *const endings[] = {"", " hang", " crash"};
+  static const char *const statuses[] = {"ok", "timeout", "crashed"};
+  for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+    unlink(fixture->file);
+    snprintf(orders, sizeof orders, "escape:%s slow:20%s", fixture->file, endings[i]);
+    SuiteCell cell = fake_cell(2, orders);
+    cell.timeout_s = 1;
+    json_t *record = run(fixture, &cell);
+    assert_string_equal(vl_record_text(record, "status"), statuses[i]);
+    assert_false(process_exists(fixture->file));
+    json_decref(record);
+  }
+  assert_int_equal(kill(ours, 0), 0);
+  assert_int_equal(waitpid(ours, NULL, WNOHANG), 0);
+  kill(ours, SIGKILL);
+  waitpid(ours, NULL, 0);
+}
+
 /* Two stops while a cell hangs: it is abandoned, with all it started. */
 static void second_interrupt_abandons_the_cell_i16(void **state) {
   Fixture *fixture = *state;
@@ -256,6 +285,7 @@ int main(int argc, char **argv) {
       TEST(bad_spec_and_environment_are_no_results),
       TEST(timeout_ends_the_whole_group_i16),
       TEST(what_a_good_cell_leaves_behind_is_ended_i16),
+      TEST(what_leaves_the_group_is_ended_and_nobody_else_i16),
       TEST(second_interrupt_abandons_the_cell_i16),
       TEST(first_interrupt_lets_the_cell_finish),
       TEST(parent_sleeps_while_a_cell_runs),
