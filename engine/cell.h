@@ -52,6 +52,7 @@ typedef struct Cell {
   int64_t driver_start_bytes;
   int64_t energy_start_mj;      /* of the card when the measured steps begin; -1: not known */
   Monitor *monitor;             /* where the spec asks for it */
+  Interference others;          /* when the measured steps begin */
   DeviceGraphs graphs_start;    /* when the measured steps begin */
   DeviceCrossCheck check_start; /* when the measured steps begin, where the spec asks for it */
   Mark *marks;

@@ -67,6 +67,8 @@ void vl_cell_result_init(CellResult *result) {
   result->build_s = result->tracker_share = result->held_out_loss = result->loss_scale = result->accuracy =
       NAN;
   result->checkpoint_blocks_optimum = result->checkpoint_ops_optimum = NAN;
+  result->steal_share = result->other_cpu_share = result->load_average = NAN;
+  result->involuntary_switches = -1;
   result->input_s = result->graph_share = result->offload_stall_s = result->dice_mean = result->volume_s =
       NAN;
   result->reserved_over_allocated = result->fragmentation = NAN;

@@ -284,6 +284,7 @@ Status cell_run_steps(Cell *cell) {
     cell_take_step_peak(cell, i >= warmup);
     take_readings(cell, i >= warmup);
     if (i == warmup - 1 || last) take_graphs(cell, last);
+    if (i == warmup - 1) cell->others = engine_interference_begin();
     if (spec->cross_check && (i == warmup - 1 || last)) VL_TRY(take_cross_check(cell, last, steps));
     if (last) result->events_per_step = vl_tracker_event_count(cell->tracker) - events_before;
     if (i < warmup) continue;
@@ -291,6 +292,7 @@ Status cell_run_steps(Cell *cell) {
     if (result->device.has_time && !cell->monitor && !spec->cross_check)
       result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
   }
+  if (!result->device.predicts) engine_interference_end(&cell->others, result);
   engine_prefetch_close(&cell->prefetch); /* others use the feed now */
   if (!result->device.predicts) result->input_s = (double)cell->fill_ns * 1e-9 / steps;
   take_offload(cell, &step, stall_ns, steps);

@@ -346,6 +346,11 @@ typedef struct CellResult {
   int64_t clock_mhz, memory_clock_mhz, temperature_c; /* after the last step */
   int64_t throttled_steps; /* measured steps after which power or heat held the clocks down */
   int64_t energy_mj;       /* of the card in the measured steps */
+  /* Of the measured steps, from what the kernel counts; NaN, -1: it does not. */
+  double steal_share;           /* of the processors' time: taken by the hypervisor */
+  double other_cpu_share;       /* and used by other processes */
+  double load_average;          /* of one minute, when the last step had ended */
+  int64_t involuntary_switches; /* times this process was put aside for another */
   double input_s;     /* mean time that inputs of a measured step took between launches; no part of step_s */
   double graph_share; /* of the launches queued together in measured steps: what went as a CUDA graph */
   char graph_refusal[192]; /* why some could not; "": none was refused */

@@ -205,6 +205,18 @@ Status engine_prefetch_take(Prefetch *prefetch, Inputs *inputs, uint64_t step,
 /* Waits and sets to NULL; NULL is allowed. */
 void engine_prefetch_close(Prefetch **prefetch);
 
+/* ---- Interference: who else used the machine ---- */
+
+typedef struct Interference {
+  bool known;
+  double all_s, used_s, stolen_s; /* of all processors, since the system started */
+  double own_s;                   /* of this process */
+  int64_t involuntary_switches;
+} Interference;
+Interference engine_interference_begin(void);
+/* Since then, into the result's fields. */
+void engine_interference_end(const Interference *begun, CellResult *result);
+
 /* Mean loss over the held-out labels, share of those predicted right and, of volumes, Dice, by an evaluation
  * program. */
 Status engine_feed_evaluate(Feed *feed, Run *run, Inputs *inputs, CellResult *result) VL_CHECKED;

@@ -178,6 +178,52 @@ static json_t *step_outliers(const CellView *view, const Column *column, const c
   return view->step.samples > 0 ? json_integer(view->outliers) : NULL;
 }
 
+static json_t *step_drift(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  *reason = view->step.samples > 0 ? "fewer than 6 steps show no trend" : step_reason(view);
+  return vl_json_real(view->drift.change);
+}
+
+static json_t *step_drift_p(const CellView *view, const Column *column, const char **reason) {
+  (void)column;
+  *reason = view->step.samples > 0 ? "fewer than 6 steps show no trend" : step_reason(view);
+  return vl_json_real(view->drift.p);
+}
+
+static json_t *interference(const CellView *view, const Column *column, const char **reason) {
+  *reason = view->result->device.predicts ? "nothing is measured" : "the system does not tell, or of a queue";
+  return field_value(view->result, column);
+}
+
+/* What would not be there on a machine of one's own: beyond these shares a step time is no longer the
+ * program's. */
+static json_t *disturbed(const CellView *view, const Column *column, const char **reason) {
+  const CellResult *result = view->result;
+  char text[256] = "";
+  (void)column;
+  *reason = "nothing was";
+  if (view->step.samples == 0) return NULL;
+  const struct {
+    bool is;
+    const char *before, *after;
+    double share;
+  } signs[] = {
+      {result->steal_share > 0.02, "the hypervisor took", "of the processors", result->steal_share},
+      {result->other_cpu_share > 0.1, "other processes used", "of the processors", result->other_cpu_share},
+      {result->throttled_steps > 0, "the card was throttled in", "of the steps",
+       (double)result->throttled_steps / (double)result->step_count},
+      {fabs(view->drift.change) > 0.05 && view->drift.p < 0.01, "times drifted by", "over the steps",
+       view->drift.change},
+  };
+  for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
+    size_t used = strlen(text);
+    if (signs[i].is)
+      snprintf(text + used, sizeof text - used, "%s%s %.0f %% %s", used ? "; " : "", signs[i].before,
+               100 * signs[i].share, signs[i].after);
+  }
+  return *text ? json_string(text) : NULL;
+}
+
 static json_t *rate(const CellView *view, int64_t count, const char **reason) {
   double per_second = vl_statistics_rate(count, view->step.median, reason);
   const char *none = step_reason(view);
@@ -425,6 +471,22 @@ static const Column table[] = {
      step_coverage, 0, 0},
     {"step_outliers", "step_outliers", "1", COLUMN_INTEGER,
      "measured steps outside Tukey's fences; none is dropped", step_outliers, 0, 0},
+    {"step_drift", "step_drift", "1", COLUMN_REAL,
+     "change of step times from the first to the last measured step, as a share (Theil-Sen)", step_drift, 0,
+     0},
+    {"step_drift_p", "step_drift_p", "1", COLUMN_REAL, "probability of such a trend by chance (Mann-Kendall)",
+     step_drift_p, 0, 0},
+    {"steal_share", "steal_share", "1", COLUMN_REAL,
+     "share of the processors' time that the hypervisor took in the measured steps", interference,
+     RESULT(steal_share)},
+    {"other_cpu_share", "other_cpu_share", "1", COLUMN_REAL, "share of it that other processes used",
+     interference, RESULT(other_cpu_share)},
+    {"involuntary_switches", "involuntary_switches", "1", COLUMN_INTEGER,
+     "times the process was put aside for another in the measured steps", interference,
+     RESULT(involuntary_switches)},
+    {"load_average", "load_average", "1", COLUMN_REAL, "of one minute, when the last step had ended",
+     interference, RESULT(load_average)},
+    {"disturbed", "disturbed", "", COLUMN_TEXT, "what makes its times doubtful", disturbed, 0, 0},
     {"step_count", "step_count", "1", COLUMN_INTEGER, "steps that were measured", from_result,
      RESULT(step_count)},
     {"input_s", "input_s", "s", COLUMN_REAL,

@@ -7,7 +7,8 @@
 typedef struct CellView {
   const SuiteCell *cell;
   const CellResult *result;
-  Estimate step;    /* of the measured steps */
+  Estimate step; /* of the measured steps */
+  Drift drift;
   int64_t outliers; /* measured steps outside Tukey's fences */
   const char *created_utc;
   const char *key;

@@ -225,6 +225,8 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   char text[32];
   vl_format_seconds(step_s, text, sizeof text);
   double tokens = vl_record_real(record, "tokens_per_s");
+  const char *disturbed = vl_record_text(record, "disturbed");
+  if (disturbed) printf("%-12s %s\n", "disturbed", disturbed);
   printf("%-12s %.2f samples/s, ", "speed", rate);
   if (!isnan(tokens)) printf("%.0f tokens/s, ", tokens);
   bool queue = vl_record_text(record, "queue") != NULL;

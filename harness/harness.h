@@ -64,6 +64,14 @@ double vl_statistics_welch(const double *a, int64_t n, const double *b, int64_t 
  * one of 20 cases (Holm, Scandinavian Journal of Statistics 6, 1979). NaN stays NaN and counts for nothing.
  */
 void vl_statistics_holm(const double *p, int64_t count, double *adjusted);
+/* How much values change from the first to the last, as a share of their median (Theil-Sen's slope), and the
+ * two-sided probability of as many rises or falls where there is no trend (Mann-Kendall; ties count as
+ * neither). NaN below 6 values. (Sen, Journal of the American Statistical Association 63, 1968; Kendall, Rank
+ * Correlation Methods.) */
+typedef struct Drift {
+  double change, p;
+} Drift;
+Drift vl_statistics_drift(const double *values, int64_t n);
 /* count per second; NaN, with the reason, when count or elapsed time is not positive. reason is NULL else. */
 double vl_statistics_rate(int64_t count, double elapsed_s, const char **reason);
 

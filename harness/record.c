@@ -256,9 +256,11 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
   vl_cell_key(cell, key);
   vl_utc_text(created, sizeof created);
   CellView view = {.cell = cell, .result = result, .key = key, .created_utc = created};
+  view.drift = (Drift){NAN, NAN};
   view.step = vl_statistics_estimate(result->step_s, result->step_count);
   if (result->step_count > 0) {
     bool *flags = vl_allocate((size_t)result->step_count * sizeof *flags);
+    view.drift = vl_statistics_drift(result->step_s, result->step_count);
     view.outliers = vl_statistics_outliers(result->step_s, result->step_count, flags);
     free(flags);
   }

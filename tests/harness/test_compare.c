@@ -41,6 +41,29 @@ static void two_samples_are_those_of_scipy(void **state) {
   NEAR(vl_statistics_mann_whitney(same, 3, same, 3), 1);
 }
 
+/* A line without noise: slope 1 over 10 values of median 5.5; S = 45, variance 10 * 9 * 25 / 18 = 125, z = 44
+ * / sqrt 125. The other way down the same; values that only jump about have none. */
+static void drift_is_a_trend(void **state) {
+  (void)state;
+  double up[10], down[10], about[] = {1, 9, 2, 8, 3, 7, 4, 6, 5, 5.5};
+  for (int i = 0; i < 10; i++) {
+    up[i] = i + 1;
+    down[i] = 10 - i;
+  }
+  Drift drift = vl_statistics_drift(up, 10);
+  NEAR(drift.change, 9 / 5.5);
+  NEAR(drift.p, erfc(44 / sqrt(125) / sqrt(2)));
+  NEAR(vl_statistics_drift(down, 10).change, -9 / 5.5);
+  assert_true(vl_statistics_drift(about, 10).p > 0.5);
+  assert_true(isnan(vl_statistics_drift(up, 5).change));
+  enum { MANY = 5000 };
+  static double many[MANY];
+  for (int i = 0; i < MANY; i++)
+    many[i] = 1 + 0.1 * i / (MANY - 1);
+  drift = vl_statistics_drift(many, MANY);
+  assert_true(fabs(drift.change - 0.1 / 1.05) < 1e-6 && drift.p < 1e-9);
+}
+
 /* The least times 4, the next times 3, none below one before it. */
 static void holm_is_stepwise(void **state) {
   (void)state;
@@ -276,6 +299,7 @@ static void a_baseline_keeps_records_and_reasons(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(two_samples_are_those_of_scipy),
+      cmocka_unit_test(drift_is_a_trend),
       cmocka_unit_test(holm_is_stepwise),
       cmocka_unit_test(noise_is_no_regression_and_loss_is_i14),
       cmocka_unit_test(alarms_are_rare_and_slowdowns_are_found),
