@@ -166,14 +166,13 @@ static bool is_made(const Storage *storage) {
 }
 
 /* Whether it is on the device throughout. */
-static bool is_given(const Storage *storage) { return !is_made(storage) && storage->tier == TIER_DEVICE; }
+bool account_is_given(const Storage *storage) { return !is_made(storage) && storage->tier == TIER_DEVICE; }
 
 static int64_t rounded(int64_t bytes) {
   return (bytes + VL_BLOCK_BYTES - 1) / VL_BLOCK_BYTES * VL_BLOCK_BYTES;
 }
 
-static int64_t workspace_at(const Account *account, const Node *node) {
-  const Executable *executable = account->executable;
+int64_t account_workspace(const Executable *executable, const Node *node) {
   const DeviceInterface *interface = executable->device->interface;
   const Kernel *kernel = executable->kernels[node->id];
   bool apart = !kernel || (interface->is_emulated && interface->is_emulated(kernel)); /* in no figure */
@@ -203,24 +202,24 @@ static Life part_of(const Account *account, const Storage *storage) {
   return part;
 }
 
-static int32_t find_peak(const Account *account, const Life *parts) {
+int32_t account_find_peak(const Account *account) {
   const Graph *graph = account->graph;
   int64_t given = 0;
   int64_t *change = vl_allocate(((size_t)graph->node_count + 1) * sizeof *change);
   for (int32_t i = 0; i < graph->storage_count; i++) {
     int64_t bytes = rounded(account->executable->storage_bytes[i]);
-    if (is_given(graph->storages[i])) given += bytes;
+    if (account_is_given(graph->storages[i])) given += bytes;
     add_life(change, &account->fetched[i], bytes);
     if (!is_made(graph->storages[i])) continue;
     add_life(change, &account->kept[i], bytes);
     add_life(change, &account->again[i], bytes);
-    add_life(change, &parts[i], bytes);
+    add_life(change, &account->parts[i], bytes);
   }
   int64_t live = 0, most = -1;
   int32_t peak = 0;
   for (int32_t at = 0; at < graph->node_count; at++) {
     live += change[at];
-    int64_t with_workspace = live + rounded(workspace_at(account, graph->nodes[at]));
+    int64_t with_workspace = live + rounded(account_workspace(account->executable, graph->nodes[at]));
     if (with_workspace <= most) continue;
     most = with_workspace;
     peak = at;
@@ -280,7 +279,7 @@ static void add_given(Account *account) {
   char name[VL_NAME_BYTES];
   for (int32_t i = 0; i < graph->storage_count; i++) {
     const Storage *storage = graph->storages[i];
-    if (!is_given(storage)) continue;
+    if (!account_is_given(storage)) continue;
     bool weight = storage->role == ROLE_PARAMETER, input = storage->role == ROLE_INPUT;
     snprintf(name, sizeof name, "%s", weight ? "weights" : input ? storage->name : last_part(storage->name));
     add_term(account->result, engine_category_of(storage->role), name, account->executable->storage_bytes[i]);
@@ -335,7 +334,7 @@ static void add_fetched(Account *account, int32_t i, int32_t at) {
   add_term(account->result, engine_category_of(storage->role), name, account->executable->storage_bytes[i]);
 }
 
-static void describe_moment(Account *account, const Life *parts, int32_t at) {
+static void describe_moment(Account *account, int32_t at) {
   const Node *node = account->graph->nodes[at];
   MemoryAccount *result = account->result;
   char name[VL_NAME_BYTES];
@@ -344,11 +343,11 @@ static void describe_moment(Account *account, const Life *parts, int32_t at) {
   snprintf(result->scope, sizeof result->scope, "%s", node->scope);
   add_given(account);
   for (int32_t i = 0; i < account->graph->storage_count; i++) {
-    if (is_made(account->graph->storages[i])) add_live(account, i, &parts[i], at);
+    if (is_made(account->graph->storages[i])) add_live(account, i, &account->parts[i], at);
     add_fetched(account, i, at);
   }
   snprintf(name, sizeof name, "%.*s", VL_NAME_BYTES - 1, node->op->name);
-  add_term(result, MEMORY_WORKSPACE, name, workspace_at(account, node));
+  add_term(result, MEMORY_WORKSPACE, name, account_workspace(account->executable, node));
 }
 
 static Life *no_lives(int32_t count) {
@@ -358,53 +357,63 @@ static Life *no_lives(int32_t count) {
   return lives;
 }
 
-void vl_executable_account(const Executable *executable, int64_t place, MemoryAccount *result) {
+void account_open(const Executable *executable, MemoryAccount *result, Account *account) {
   const Graph *graph = executable->program.graph;
   int32_t segments = 0;
+  for (int32_t i = 0; i < graph->node_count; i++)
+    if (graph->nodes[i]->checkpoint_segment > segments) segments = graph->nodes[i]->checkpoint_segment;
+  *account = (Account){.executable = executable,
+                       .graph = graph,
+                       .kept = no_lives(graph->storage_count),
+                       .again = no_lives(graph->storage_count),
+                       .fetched = no_lives(graph->storage_count),
+                       .last_use = vl_allocate(((size_t)graph->storage_count + 1) * sizeof(int32_t)),
+                       .next_use = vl_allocate(((size_t)graph->storage_count + 1) * sizeof(int32_t)),
+                       .replay_at = vl_allocate(((size_t)segments + 1) * sizeof(int32_t)),
+                       .replayed = vl_allocate((size_t)graph->node_count),
+                       .walked = vl_allocate((size_t)graph->node_count),
+                       .asked = vl_allocate((size_t)graph->tensor_count),
+                       .result = result};
+  memset(account->replay_at, -1, ((size_t)segments + 1) * sizeof(int32_t));
+  walk(account);
+  walk(account); /* again, knowing all that is made again with each segment, whoever needs it first */
+  account->parts = no_lives(graph->storage_count);
+  for (int32_t i = 0; i < graph->storage_count; i++)
+    account->parts[i] = part_of(account, graph->storages[i]);
+  account_offload(account);
+  prolong(account);
+}
+
+void account_close(Account *account) {
+  free(account->kept);
+  free(account->again);
+  free(account->fetched);
+  free(account->last_use);
+  free(account->next_use);
+  free(account->replay_at);
+  free(account->replayed);
+  free(account->walked);
+  free(account->asked);
+  free(account->parts);
+}
+
+void vl_executable_account(const Executable *executable, int64_t place, MemoryAccount *result) {
+  const Graph *graph = executable->program.graph;
   *result = (MemoryAccount){0};
-  bool retains = executable->program.retain != RETAIN_NOTHING;
+  bool retains = executable->program.retain != RETAIN_NOTHING || executable->program.keep_recomputed;
   if (graph->node_count == 0 || retains) {
     for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++)
       result->by_category[c] = -1;
     result->highest_bytes = -1;
     return;
   }
-  for (int32_t i = 0; i < graph->node_count; i++)
-    if (graph->nodes[i]->checkpoint_segment > segments) segments = graph->nodes[i]->checkpoint_segment;
-  Account account = {.executable = executable,
-                     .graph = graph,
-                     .kept = no_lives(graph->storage_count),
-                     .again = no_lives(graph->storage_count),
-                     .fetched = no_lives(graph->storage_count),
-                     .last_use = vl_allocate(((size_t)graph->storage_count + 1) * sizeof(int32_t)),
-                     .next_use = vl_allocate(((size_t)graph->storage_count + 1) * sizeof(int32_t)),
-                     .replay_at = vl_allocate(((size_t)segments + 1) * sizeof(int32_t)),
-                     .replayed = vl_allocate((size_t)graph->node_count),
-                     .walked = vl_allocate((size_t)graph->node_count),
-                     .asked = vl_allocate((size_t)graph->tensor_count),
-                     .result = result};
-  memset(account.replay_at, -1, ((size_t)segments + 1) * sizeof(int32_t));
-  walk(&account);
-  walk(&account); /* again, knowing all that is made again with each segment, whoever needs it first */
-  Life *parts = no_lives(graph->storage_count);
-  for (int32_t i = 0; i < graph->storage_count; i++)
-    parts[i] = part_of(&account, graph->storages[i]);
-  account_offload(&account);
-  prolong(&account);
-  int32_t peak = find_peak(&account, parts);
-  describe_moment(&account, parts, place >= 0 && place < graph->node_count ? (int32_t)place : peak);
+  Account account;
+  account_open(executable, result, &account);
+  int32_t peak = account_find_peak(&account);
+  describe_moment(&account, place >= 0 && place < graph->node_count ? (int32_t)place : peak);
   engine_account_besides(MEMORY_ACTIVATION, "window sums", engine_window_sums_bytes(&executable->program),
                          result);
-  free(account.kept);
-  free(account.again);
-  free(account.fetched);
-  free(account.last_use);
-  free(account.next_use);
-  free(account.replay_at);
-  free(account.replayed);
-  free(account.walked);
-  free(account.asked);
-  free(parts);
+  account_close(&account);
 }
 
 void engine_account_tail(const Executable *tail, MemoryAccount *account) {

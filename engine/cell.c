@@ -92,6 +92,10 @@ static Status check_spec(Cell *cell) {
   VL_TRY(check_division(cell));
   VL_TRY(cell_check_queue(cell));
   VL_TRY(cell_check_inject(spec));
+  if (spec->diagnose && *spec->queue)
+    return vl_error(VL_INVALID, "diagnose: not with a queue, whose steps differ");
+  if (spec->diagnose && spec->timeline)
+    return vl_error(VL_INVALID, "diagnose and timeline watch the same step: choose one");
   if (spec->capacity_bytes < 0 || spec->offload_capacity_bytes < 0)
     return vl_error(VL_INVALID, "capacity must not be negative");
   if (spec->data[0] && spec->device[0] == 'p') {

@@ -18,6 +18,8 @@ typedef struct Tail {
   Inputs *inputs;
 } Tail;
 
+typedef struct Watch Watch; /* of a step that is diagnosed */
+
 typedef struct Cell {
   const CellSpec *spec;
   const CellObserver *observer;
@@ -140,6 +142,18 @@ void cell_mark_batch(Cell *cell);
 void cell_end_timeline(Cell *cell);
 /* Keeps no more, and forgets the events since it began. */
 void cell_drop_timeline(Cell *cell);
+
+/* ---- diagnose.c ---- */
+
+/* Watches what a step obtains and releases from here on; the timeline is not kept meanwhile. */
+Watch *engine_watch_begin(const Cell *cell);
+/* Ends it; what was found goes to the result when the step ended well. */
+void engine_watch_end(Watch **watch, bool ended_well, Diagnosis *result);
+
+/* ---- cell_copies.c ---- */
+
+/* The mistake copy-weights: an fp32 copy of every parameter, held as long as the cell. */
+Status cell_copy_weights(Cell *cell) VL_CHECKED;
 
 /* ---- cell_divide.c ---- */
 

@@ -241,6 +241,7 @@ Status cell_set_up(Cell *cell) {
   VL_TRY(vl_state_prepare(cell->state, cell->executable, spec->seed, true));
   VL_TRY(hold_window_sums(cell));
   VL_TRY(cell_inject_block(cell));
+  VL_TRY(cell_copy_weights(cell));
   if (spec->load_state[0]) {
     uint64_t seed;
     VL_TRY(vl_state_load(cell->state, spec->load_state, &cell->first_step, &seed));

@@ -251,7 +251,9 @@ Status cell_run_steps(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
   /* What plan predicts does not change after the second step: more would only repeat it. */
-  bool once = result->device.predicts && vl_executable_program(cell->executable)->retain != RETAIN_RUN;
+  const Program *program = vl_executable_program(cell->executable);
+  bool leaks = program->retain == RETAIN_RUN || program->growth_bytes > 0;
+  bool once = result->device.predicts && !leaks;
   int32_t steps = once ? 1 : spec->steps, warmup = once ? 1 : spec->warmup, total = warmup + steps;
   result->step_s = vl_allocate((size_t)steps * sizeof(double));
   result->losses = vl_allocate((size_t)total * sizeof(double));
@@ -259,6 +261,8 @@ Status cell_run_steps(Cell *cell) {
   result->live_bytes = vl_allocate((size_t)total * sizeof(int64_t));
   result->step_reserved_bytes = vl_allocate((size_t)total * sizeof(int64_t));
   result->step_fragmentation = vl_allocate((size_t)total * sizeof(double));
+  if (spec->diagnose && cell->tail_count > 0)
+    return vl_error(VL_UNSUPPORTED, "diagnose: the batch has to be a multiple of the micro-batch");
   cell->run = cell_plain_run(cell);
   if (spec->monitor && !spec->inference && !result->device.predicts) {
     cell->monitor = engine_monitor_create();
@@ -276,8 +280,10 @@ Status cell_run_steps(Cell *cell) {
     /* The first step's is kept when there it runs out of memory, as it mostly does if it does. */
     bool timeline = spec->timeline && (i == 0 || last);
     if (timeline) cell_begin_timeline(cell);
+    Watch *watch = spec->diagnose && last ? engine_watch_begin(cell) : NULL;
     cell->run.observe = timeline || cell->monitor ? cell_observe : NULL;
     Status status = one_step(cell, i, total, &step);
+    if (watch) engine_watch_end(&watch, status.code == VL_OK, &result->diagnosis);
     if (timeline && (last || status.code == VL_OUT_OF_MEMORY)) cell_end_timeline(cell);
     if (timeline && !last) cell_drop_timeline(cell);
     VL_TRY(status);

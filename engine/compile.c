@@ -29,6 +29,19 @@ static Status prepare_kernels(Executable *executable) {
   return vl_ok();
 }
 
+/* The launch of forward with the most FLOPs, the first of several. */
+static const Node *largest_launch(const Graph *graph) {
+  const Node *largest = NULL;
+  int64_t most = -1;
+  for (int32_t i = 0; i < graph->node_count; i++) {
+    const Node *node = graph->nodes[i];
+    if (node->segment != SEGMENT_FORWARD || vl_node_is_view(node) || vl_node_flops(node) <= most) continue;
+    most = vl_node_flops(node);
+    largest = node;
+  }
+  return largest;
+}
+
 Status vl_executable_create(Program *program, Device *device, const State *state, Executable **out) {
   Executable *executable = vl_allocate(sizeof *executable);
   executable->program = *program;
@@ -43,6 +56,8 @@ Status vl_executable_create(Program *program, Device *device, const State *state
     vl_executable_destroy(&executable);
     return status;
   }
+  if (executable->program.oversize_bytes > 0)
+    executable->oversized = largest_launch(executable->program.graph);
   *out = executable;
   return vl_ok();
 }

@@ -234,6 +234,7 @@ typedef struct CellSpec {
   bool unlimited;   /* plan: goes on past the capacity and a profile's memory, to tell what is needed */
   bool timeline;    /* keep the events of the last step, or of the first when it runs out of memory */
   bool monitor;     /* watch the numbers of every step, which then tells nothing about time */
+  bool diagnose;    /* hold the last step against the account of its program */
   bool cross_check; /* the device's own tracing beside the tracker; no time is told either */
   char data[512];   /* HDF5 file of images, text or volumes, or "phantoms"; "" = synthetic */
   char save_state[512], load_state[512];
@@ -295,6 +296,42 @@ typedef struct ShapeResult {
   int64_t peak_allocated_bytes, peak_reserved_bytes; /* while its batches ran */
 } ShapeResult;
 
+/* What `diagnose` finds in a step beside what the program accounts for. */
+typedef enum AnomalyKind {
+  ANOMALY_RETAINED_GRAPH = 0, /* what steps saved for their backward is never given back */
+  ANOMALY_KEPT_LOSS,          /* what forward saved lives beyond the last node that reads it */
+  ANOMALY_WEIGHT_COPY,        /* a parameter lives twice */
+  ANOMALY_WORKSPACE,          /* a kernel was given more workspace than it needs */
+  ANOMALY_KEPT_RECOMPUTED,    /* what was made again lives beyond the last node that reads it */
+  ANOMALY_GROWTH,             /* something else that every step leaves behind */
+  ANOMALY_HELD,               /* held when the step begins, and not of the program */
+  ANOMALY_SIZE,               /* a tensor takes other bytes than it should */
+  ANOMALY_KIND_COUNT
+} AnomalyKind;
+/* "retained-graph", "kept-loss", "weight-copy", "workspace", "kept-recomputed", "growth", "held", "size". */
+const char *vl_anomaly_name(AnomalyKind kind);
+
+/* All tensors of one kind; op, scope and name are the largest one's. */
+typedef struct Anomaly {
+  AnomalyKind kind;
+  int64_t bytes; /* of all, each rounded up to VL_BLOCK_BYTES; of workspace and sizes what is too much; of
+                    what grows, what one step adds */
+  int32_t tensors;
+  int64_t largest_bytes;
+  char tensor[VL_NAME_BYTES], op[VL_NAME_BYTES], scope[VL_NAME_BYTES];
+} Anomaly;
+
+/* The last step of a cell held against the account of its program (diagnose.c). */
+typedef struct Diagnosis {
+  bool made;
+  int64_t start_bytes, expected_start_bytes; /* live when it began; what the program keeps between steps */
+  int64_t rest_bytes; /* of blocks that hold that: what was too small to split off, and is theirs */
+  int64_t peak_bytes, expected_peak_bytes; /* live at most; by the account of what is needed when */
+  int64_t end_bytes;                       /* live when it had ended */
+  int32_t anomaly_count;
+  Anomaly anomalies[ANOMALY_KIND_COUNT]; /* by kind, each once */
+} Diagnosis;
+
 /* Everything a cell yields. -1 in a byte field and NaN in a real one mean not known here. */
 typedef struct CellResult {
   char status[16]; /* ok, oom, diverged, unsupported; the harness adds timeout, crashed, skipped */
@@ -326,6 +363,7 @@ typedef struct CellResult {
     int64_t bytes_per_step;     /* its mean growth after the first step */
   } leaks[VL_MAX_LEAKS];        /* of a leak: the tensors that grow, largest first */
   int64_t leaks_bytes_per_step; /* of all that grow, shown or not */
+  Diagnosis diagnosis;          /* where the spec asks for it */
   double *losses;               /* every step, warm-up included, [warmup + step_count] */
   int32_t loss_count;
   double build_s; /* compile and kernel creation */

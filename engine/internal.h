@@ -13,6 +13,7 @@ struct Executable {
   Kernel **kernels;       /* by node id; NULL for views that need no copy */
   int64_t *storage_bytes; /* by storage id, in the device's layout */
   StepPlaces *places;     /* of the steps run on a planned heap so far */
+  const Node *oversized;  /* whose workspace a mistake makes larger; NULL: none */
 };
 
 /* Gives every storage a layout and inserts the copies this takes (layouts.c). */
@@ -87,6 +88,9 @@ int64_t engine_place_bytes(int64_t bytes);
 /* A region for blocks that take so many bytes together. */
 PlaceCursor engine_place_begin(Heap *heap, int64_t bytes);
 void engine_place_next(PlaceCursor *cursor, AllocationRequest *request);
+
+/* Holds a block until vl_retained_release. */
+void engine_retain(Retained *retained, Block *block);
 
 /* What lives in a heap, by name and scope (leaks.c). */
 typedef struct LiveNames LiveNames;

@@ -131,6 +131,8 @@ static Status obtain_workspace(Walk *walk, const Instance *instance, const Kerne
                                .name = emulated ? "workspace:emulation" : instance->node->op->name,
                                .scope = instance->node->scope,
                                .stream = instance->stream};
+  if (instance->node == run->executable->oversized && instance->pass == 0)
+    request.bytes += run->executable->program.oversize_bytes;
   *heap = emulated && run->emulation ? run->emulation : run->heap;
   return request.bytes > 0 ? obtain(walk, *heap, &request, false, instance, workspace) : vl_ok();
 }
@@ -390,18 +392,37 @@ void vl_retained_release(Retained *retained, Heap *heap) {
   *retained = (Retained){0};
 }
 
+void engine_retain(Retained *retained, Block *block) {
+  if (retained->count == retained->capacity) {
+    retained->capacity = retained->capacity ? 2 * retained->capacity : 256;
+    retained->blocks = vl_reallocate(retained->blocks, (size_t)retained->capacity * sizeof(Block *));
+  }
+  retained->blocks[retained->count++] = block;
+}
+
 /* What a step that ended well leaks. */
 static void retain(Walk *walk) {
-  Retained *retained = walk->run.retained;
   for (int32_t i = 0; i < walk->schedule->buffer_count; i++) {
     if (!walk->schedule->buffers[i].leaks || !walk->blocks[i]) continue;
-    if (retained->count == retained->capacity) {
-      retained->capacity = retained->capacity ? 2 * retained->capacity : 256;
-      retained->blocks = vl_reallocate(retained->blocks, (size_t)retained->capacity * sizeof(Block *));
-    }
-    retained->blocks[retained->count++] = walk->blocks[i];
+    engine_retain(walk->run.retained, walk->blocks[i]);
     walk->blocks[i] = NULL;
   }
+}
+
+/* The mistake `grow`: a metric that is kept on the device after every step. */
+static Status grow(const Run *run) {
+  const Program *program = &run->executable->program;
+  Block *block;
+  if (program->growth_bytes == 0 || !program->loss || !run->retained) return vl_ok();
+  const Storage *loss = program->loss->storage;
+  AllocationRequest request = {.bytes = program->growth_bytes,
+                               .category = MEMORY_ACTIVATION,
+                               .name = loss->name,
+                               .scope = loss->scope,
+                               .stream = STREAM_COMPUTE};
+  VL_TRY(vl_heap_obtain(run->heap, &request, &block));
+  engine_retain(run->retained, block);
+  return vl_ok();
 }
 
 static void walk_close(Walk *walk, const Status *status) {
@@ -549,5 +570,6 @@ Status vl_run_step(Run *run, Inputs *inputs, StepResult *result, float *logits) 
   const DeviceInterface *interface = run->device->interface;
   if (run->executable->schedule->transfers > 0) (void)interface->offload_stall_ns(run->device);
   VL_TRY(run_programs(run, inputs, &step, whole, rest));
+  VL_TRY(grow(run));
   return defragment(run, result);
 }

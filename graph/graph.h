@@ -378,6 +378,10 @@ typedef struct Program {
                                     backward reads it; 0: nothing, INT32_MAX: everything */
   bool accumulate_wrong;         /* a mistake: sums in new storage, each micro-batch a mean of its own */
   Retention retain;              /* of what forward saves */
+  bool keep_recomputed;          /* a mistake: what is made again stays until the step ends */
+  bool copies_weights;           /* a mistake: an fp32 copy of every parameter stands beside it */
+  int64_t oversize_bytes;        /* a mistake: the largest kernel's workspace is so much larger */
+  int64_t growth_bytes;          /* a mistake: every step leaves so much behind */
   bool holds_variables;          /* evaluation: values live as long as the variables and calls of an eager
                                     program: what a block reads until it ends, what a node says (Hold) */
   int64_t window_voxels;         /* inference: of the volume that windows slide over; 0: none is told */

@@ -347,7 +347,8 @@ static void find_lifetimes(Builder *builder) {
       buffer->last = forward_ends[buffer->micro_batch];
     bool retained = builder->program->retain != RETAIN_NOTHING && is_saved(schedule, buffer);
     buffer->leaks = retained && builder->program->retain == RETAIN_RUN;
-    if (retained || lives_to_the_end(builder, buffer)) buffer->last = count - 1;
+    bool again = builder->program->keep_recomputed && buffer->pass > 0 && buffer->tier == TIER_DEVICE;
+    if (retained || again || lives_to_the_end(builder, buffer)) buffer->last = count - 1;
     begins[buffer->first]++;
     ends[buffer->last]++;
   }

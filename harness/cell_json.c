@@ -34,6 +34,7 @@ static const Member members[] = {
     MEMBER(MEMBER_FLAG, timeline),
     MEMBER(MEMBER_FLAG, monitor),
     MEMBER(MEMBER_FLAG, cross_check),
+    MEMBER(MEMBER_FLAG, diagnose),
     MEMBER(MEMBER_TEXT, data),
     MEMBER(MEMBER_TEXT, save_state),
     MEMBER(MEMBER_TEXT, load_state),

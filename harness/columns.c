@@ -357,6 +357,11 @@ static json_t *scaler_field(const CellView *view, const Column *column, const ch
   return field_value(view->result, column);
 }
 
+static json_t *diagnosis_field(const CellView *view, const Column *column, const char **reason) {
+  *reason = "not asked for";
+  return view->result->diagnosis.made ? field_value(view->result, column) : NULL;
+}
+
 static json_t *leak_field(const CellView *view, const Column *column, const char **reason) {
   *reason = "too few steps to tell a leak";
   return field_value(view->result, column);
@@ -700,6 +705,21 @@ static const Column table[] = {
     {"leak_named_bytes_per_step", "leak_named_bytes_per_step", "bytes", COLUMN_INTEGER,
      "growth of the tensors it was traced to: equal when the rate is exact", leak_field,
      RESULT(leaks_bytes_per_step)},
+    {"diagnosis_anomalies", "diagnosis_anomalies", "1", COLUMN_INTEGER,
+     "kinds of anomalies in the last step, where it was diagnosed", diagnosis_field,
+     RESULT(diagnosis.anomaly_count)},
+    {"diagnosis_start_bytes", "diagnosis_start_bytes", "bytes", COLUMN_INTEGER,
+     "of that step: live when it began", diagnosis_field, RESULT(diagnosis.start_bytes)},
+    {"diagnosis_expected_start_bytes", "diagnosis_expected_start_bytes", "bytes", COLUMN_INTEGER,
+     "what the program keeps between steps", diagnosis_field, RESULT(diagnosis.expected_start_bytes)},
+    {"diagnosis_rest_bytes", "diagnosis_rest_bytes", "bytes", COLUMN_INTEGER,
+     "of blocks that hold that: rests too small to split off", diagnosis_field, RESULT(diagnosis.rest_bytes)},
+    {"diagnosis_peak_bytes", "diagnosis_peak_bytes", "bytes", COLUMN_INTEGER, "of that step: live at most",
+     diagnosis_field, RESULT(diagnosis.peak_bytes)},
+    {"diagnosis_expected_peak_bytes", "diagnosis_expected_peak_bytes", "bytes", COLUMN_INTEGER,
+     "the most that lives by what is needed when", diagnosis_field, RESULT(diagnosis.expected_peak_bytes)},
+    {"diagnosis_end_bytes", "diagnosis_end_bytes", "bytes", COLUMN_INTEGER,
+     "of that step: live when it had ended", diagnosis_field, RESULT(diagnosis.end_bytes)},
     {"events_per_step", "events_per_step", "1", COLUMN_INTEGER, "obtains and releases of a step", from_result,
      RESULT(events_per_step)},
     {"tracker_share", "tracker_share", "1", COLUMN_REAL, "share of the step time spent on counting",

@@ -31,6 +31,7 @@ static const Command commands[] = {
     {"fit", vl_command_fit, "the least intrusive recipe under which a job fits, and how to turn it on"},
     {"explain", vl_command_explain, "an out-of-memory message: shortage or fragmentation, and what to do"},
     {"replay", vl_command_replay, "an allocation trace under every policy, and what to set"},
+    {"diagnose", vl_command_diagnose, "one step held against what it should hold; the anomalous allocation"},
     {"graph", vl_command_graph, "what a case computes, after a recipe"},
     {"report", vl_command_report, "a store as a report: html, md, term"},
     {"compare", vl_command_compare, "whether a store regressed against another or a baseline"},

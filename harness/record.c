@@ -93,6 +93,7 @@ void vl_cell_key(const SuiteCell *cell, char key[17]) {
   if (*spec->offload_directory) hash_field(&hash, "offload_directory", spec->offload_directory);
   if (spec->monitor) hash_number(&hash, "monitor", 1);
   if (spec->cross_check) hash_number(&hash, "cross_check", 1);
+  if (spec->diagnose) hash_number(&hash, "diagnose", 1);
   if (*spec->queue) hash_field(&hash, "queue", spec->queue);
   if (*spec->queue_batches) hash_field(&hash, "queue_batches", spec->queue_batches);
   if (*spec->inject) hash_field(&hash, "inject", spec->inject);
@@ -161,6 +162,21 @@ static json_t *leak_list(const CellResult *result) {
     json_object_set_new(entry, "name", vl_json_text(result->leaks[i].name));
     json_object_set_new(entry, "scope", vl_json_text(result->leaks[i].scope));
     json_object_set_new(entry, "bytes_per_step", json_integer(result->leaks[i].bytes_per_step));
+    json_array_append_new(list, entry);
+  }
+  return list;
+}
+
+static json_t *anomaly_list(const CellResult *result) {
+  json_t *list = json_array();
+  for (int32_t i = 0; i < result->diagnosis.anomaly_count; i++) {
+    const Anomaly *anomaly = &result->diagnosis.anomalies[i];
+    json_t *entry = json_pack("{ss sI si sI}", "kind", vl_anomaly_name(anomaly->kind), "bytes",
+                              (json_int_t)anomaly->bytes, "tensors", (int)anomaly->tensors, "largest_bytes",
+                              (json_int_t)anomaly->largest_bytes);
+    json_object_set_new(entry, "tensor", vl_json_text(anomaly->tensor));
+    json_object_set_new(entry, "op", vl_json_text(anomaly->op));
+    json_object_set_new(entry, "scope", vl_json_text(anomaly->scope));
     json_array_append_new(list, entry);
   }
   return list;
@@ -286,6 +302,7 @@ json_t *vl_record_create(const SuiteCell *cell, const CellResult *result) {
                       list_of(result->step_fragmentation, result->step_fragmentation ? result->peak_count : 0,
                               "step_fragmentation", reasons));
   json_object_set_new(record, "leaks", leak_list(result));
+  if (result->diagnosis.made) json_object_set_new(record, "anomalies", anomaly_list(result));
   set_monitors(record, result, reasons);
   set_output_sketch(record, result, reasons);
   set_shapes(record, result);

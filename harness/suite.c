@@ -231,7 +231,7 @@ static Status make_search(const Entry *entry, CellDraft *draft) {
   snprintf(spec->device, sizeof spec->device, "plan");
   spec->micro_batch = 1;
   spec->global_batch = 0;
-  spec->timeline = spec->monitor = spec->cross_check = false;
+  spec->timeline = spec->monitor = spec->cross_check = spec->diagnose = false;
   spec->data[0] = '\0';
   draft->repeats = 1;
   draft->cell.max_batch = true;

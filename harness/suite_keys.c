@@ -76,6 +76,9 @@ static Status set_timeline(const YamlNode *node, CellDraft *draft) {
 static Status set_cross_check(const YamlNode *node, CellDraft *draft) {
   return vl_yaml_flag(node, &draft->cell.spec.cross_check);
 }
+static Status set_diagnose(const YamlNode *node, CellDraft *draft) {
+  return vl_yaml_flag(node, &draft->cell.spec.diagnose);
+}
 static Status set_monitor(const YamlNode *node, CellDraft *draft) {
   return vl_yaml_flag(node, &draft->cell.spec.monitor);
 }
@@ -100,7 +103,7 @@ const SuiteKey vl_suite_keys[] = {
     {"threads", set_threads},   {"seed", set_seed},         {"inference", set_inference},
     {"monitor", set_monitor},   {"timeline", set_timeline}, {"cross_check", set_cross_check},
     {"data", set_data},         {"queue", set_queue},       {"learning_rate", set_learning_rate},
-    {"timeout_s", set_timeout}, {"repeat", set_repeat},
+    {"timeout_s", set_timeout}, {"repeat", set_repeat},     {"diagnose", set_diagnose},
 };
 _Static_assert(sizeof vl_suite_keys / sizeof vl_suite_keys[0] == VL_SUITE_KEY_COUNT,
                "the header says how many");

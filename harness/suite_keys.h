@@ -17,7 +17,7 @@ typedef struct SuiteKey {
   Status (*set)(const YamlNode *node, CellDraft *draft);
 } SuiteKey;
 
-enum { VL_SUITE_KEY_COUNT = 20 };
+enum { VL_SUITE_KEY_COUNT = 21 };
 extern const SuiteKey vl_suite_keys[VL_SUITE_KEY_COUNT];
 
 #endif

@@ -56,7 +56,7 @@ Status vl_check_room(Runner *runner, const SuiteCell *cell, bool *fits, char *re
   SuiteCell planned = *cell;
   snprintf(planned.spec.device, sizeof planned.spec.device, "plan");
   planned.spec.data[0] = planned.spec.load_state[0] = planned.spec.save_state[0] = '\0';
-  planned.spec.timeline = planned.spec.monitor = planned.spec.cross_check = false;
+  planned.spec.timeline = planned.spec.monitor = planned.spec.cross_check = planned.spec.diagnose = false;
   planned.spec.inject[0] = '\0';
   json_t *record;
   VL_TRY(vl_runner_cell(runner, &planned, &record, NULL, NULL));

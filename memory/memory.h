@@ -93,6 +93,7 @@ typedef struct MemoryEvent {
   int stream;
   int32_t segment; /* MemorySegment.number of where the block lies; -1: nowhere */
   int64_t offset;  /* from that segment's beginning */
+  int64_t place;   /* vl_tracker_set_place */
 } MemoryEvent;
 
 /* Memory the heap holds: a segment, or, where memory is committed bit by bit, a run of its range of
@@ -133,7 +134,8 @@ void vl_tracker_statistics(const Tracker *tracker, MemoryStatistics *statistics)
 void vl_tracker_reset_peaks(Tracker *tracker);
 /* The timeline so far; valid until the next event. NULL and 0 without a timeline. */
 const MemoryEvent *vl_tracker_events(const Tracker *tracker, int64_t *count);
-/* Where the run is, a number of its own: 0 until set. The one at the allocated peak is in the statistics. */
+/* Where the run is, a number of its own: 0 until set. The one at the allocated peak is in the statistics,
+ * an event's in the event. */
 void vl_tracker_set_place(Tracker *tracker, int64_t place);
 /* Drops the events kept so far; counters stay. */
 void vl_tracker_clear_events(Tracker *tracker);

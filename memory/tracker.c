@@ -166,6 +166,7 @@ static void append_event(Tracker *tracker, MemoryEvent event) {
     tracker->event_capacity = capacity;
   }
   event.time_ns = vl_monotonic_ns();
+  event.place = tracker->place;
   event.allocated_bytes = tracker->statistics.allocated.current_bytes;
   event.reserved_bytes = tracker->statistics.reserved.current_bytes;
   const MemorySegment *segment = vl_tracker_segment_of(tracker, event.address);

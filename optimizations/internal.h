@@ -11,7 +11,9 @@ extern const Optimization optimization_accumulate, optimization_attention, optim
     optimization_inplace_abn, optimization_offload, optimization_window_sums, optimization_loss_scale,
     optimization_clip, optimization_accumulate_wrong, optimization_retain_graph, optimization_precision,
     optimization_activation_gradients, optimization_concat, optimization_allocator, optimization_defragment,
-    optimization_groups, optimization_fold, optimization_dynamic_batch, optimization_algorithms;
+    optimization_groups, optimization_fold, optimization_dynamic_batch, optimization_algorithms,
+    optimization_keep_loss, optimization_keep_recomputed, optimization_copy_weights,
+    optimization_oversize_workspace, optimization_grow;
 
 /* VL_INVALID for a value that is not in the comma-separated list. */
 Status optimization_one_of(const Optimization *of, const char *value, const char *accepted) VL_CHECKED;

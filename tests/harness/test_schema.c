@@ -56,6 +56,8 @@ static const char tail[] =
     "when each step had ended, warm-up included |\n"
     "| `leaks` | | list | bytes | of a leak: `name`, `scope` and `bytes_per_step` of the tensors that grow, "
     "largest first, at most 64 |\n"
+    "| `anomalies` | | list | bytes | of a diagnosed step: `kind`, `bytes`, `tensors` (how many) and, of the "
+    "largest, `largest_bytes`, `tensor`, `op`, `scope` |\n"
     "| `monitor_loss_scale`, `monitor_skipped`, `monitor_gradient_norm`, `monitor_flushed_share` | table "
     "`/monitors` | list | 1 | of each step, warm-up included, where asked for |\n"
     "| `monitor_gradient_sketch` | table `/gradient_sketches` | list | 1 | 32 numbers a step: sums of all "
