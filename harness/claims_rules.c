@@ -2,6 +2,7 @@
  * in the table; its numbers are data, in the claims file. */
 #include "harness/checkpoint_cells.h"
 #include "harness/claims_accumulate.h"
+#include "harness/claims_diagnose.h"
 #include "harness/factorial.h"
 #include "harness/growth.h"
 
@@ -407,6 +408,7 @@ static const char *const gradient_numbers[] = {"gradient_error", NULL};
 static const char *const overflow_numbers[] = {"overflows_found", NULL};
 static const char *const fragmentation_numbers[] = {"fragmentation", NULL};
 static const char *const retained_numbers[] = {"rate_error", NULL};
+static const char *const planted_numbers[] = {"anomalies", "false_alarms", NULL};
 static const char *const factorial_numbers[] = {"saving", "speedup", "dice_loss", NULL};
 
 static const ClaimRule rules[] = {
@@ -470,6 +472,10 @@ static const ClaimRule rules[] = {
      .any_workload = true,
      .numbers = retained_numbers,
      .decide = vl_decide_retained_graph},
+    {.name = "planted-anomalies",
+     .any_workload = true,
+     .numbers = planted_numbers,
+     .decide = vl_decide_planted_anomalies},
     {.name = "factorial",
      .numbers = factorial_numbers,
      .aspect = vl_factorial_aspect,
@@ -489,5 +495,6 @@ const char *vl_claim_rule_names(void) {
          "oom-phases, "
          "oom-parameter-share, checkpoint-cost, checkpoint-snippet, checkpoint-interval, "
          "checkpoint-workload, level-pairs, accumulation-fragmentation, retained-graph, "
-         "amp-saving, amp-speed, amp-gradients, amp-overflow, factorial, awaiting-suite, never-a-verdict";
+         "amp-saving, amp-speed, amp-gradients, amp-overflow, planted-anomalies, factorial, awaiting-suite, "
+         "never-a-verdict";
 }
