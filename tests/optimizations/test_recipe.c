@@ -201,6 +201,11 @@ static const char *const samples[][2] = {
     {"offload", "optimizer"},
     {"accumulate-wrong", "2"},
     {"retain-graph", "every-step"},
+    {"keep-loss", "until-update"},
+    {"keep-recomputed", "until-update"},
+    {"copy-weights", "fp32"},
+    {"oversize-workspace", "64MiB"},
+    {"grow", "1KiB"},
     {"concat", "copy"},
     {"precision", "tf32"},
     {"window-sums", "host"},
@@ -284,7 +289,9 @@ static void the_stack_expands_to_its_parts_and_no_more(void **state) {
       if (strcmp(implied, sample_of(all[i])) == 0) continue; /* it has one value only */
     }
     join(text, "stack=vramlab", all[i], NULL);
-    require_ok(vl_recipe_parse(text, &recipe));
+    Status status = vl_recipe_parse(text, &recipe);
+    if (strstr(status.message, " needs ")) continue; /* another key, which the stack does not have */
+    require_ok(status);
     assert_int_equal(recipe.count, stack.count + (implied ? 0 : 1));
     assert_string_equal(vl_recipe_value(&recipe, all[i]->name), sample_of(all[i]));
     vl_recipe_format(&recipe, formatted, sizeof formatted);
