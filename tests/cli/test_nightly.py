@@ -2,8 +2,10 @@
 allocation more regressed, one whose tests are skipped tests less; started twice it tells what it found."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -85,6 +87,29 @@ class Nightly(ProgramTest):
     def listed(self):
         done = subprocess.run(["ctest", "--test-dir", str(BIN.parent), "-N"], capture_output=True, text=True, check=True)
         return [line.split()[-1] for line in done.stdout.splitlines() if line.strip().startswith("Test ")]
+
+    def test_a_night_that_was_stopped_goes_on(self):
+        log = self.folder / "cells"
+        (self.folder / "build/bin").mkdir(parents=True)
+        (self.folder / "build/bin/vramlab").symlink_to(BIN.resolve() / "vramlab_obedient")
+        slow = f"name: slow\ndefaults: {{case: resnet50, steps: 3, data: 'log:{log} slow:200'}}\naxes: {{batch: [1, 2, 3]}}\n"
+        (self.folder / "slow.yaml").write_text(slow, encoding="utf-8")
+        command = [sys.executable, str(ROOT / "scripts/nightly"), "--no-update", "--no-build", "--no-tests", "--build", "build",
+                   "-d", "nights", "--night", "2026-01-01", "--repeat", "1", "--suites", "./slow.yaml"]
+        first = subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 30
+        while not log.exists() or len(log.read_text(encoding="utf-8").splitlines()) < 2:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        beside = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((beside.returncode, "another run holds" in beside.stderr), (3, True), beside.stderr)
+        first.send_signal(signal.SIGTERM)
+        _, said = first.communicate(timeout=60)
+        self.assertEqual((first.returncode, "start it again" in said), (4, True), said)
+        second = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(second.returncode, 0, second.stdout + second.stderr)
+        self.assertIn("slow: 3 of 3 cells ok", second.stdout)
+        self.assertLessEqual(len(log.read_text(encoding="utf-8").splitlines()), 4)  # what was finished is not run again
 
     def test_usage(self):
         self.night("2026-01-01", "--repeat", "0", code=2)
