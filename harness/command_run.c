@@ -377,8 +377,8 @@ static Status finish_suite(const RunCommand *command, const Suite *suite, Store 
   Status rebuilt = vl_store_rebuild(store);
   if (status.code == VL_OK) status = rebuilt;
   if (status.code == VL_INTERRUPTED)
-    fprintf(stderr, "vramlab: to go on: vramlab %s %s -o %s\n", command->plan ? "plan" : "run",
-            command->suite, vl_store_path(store));
+    fprintf(stderr, "vramlab: to go on: %s%s%s\n", command->command_line, command->output ? "" : " -o ",
+            command->output ? "" : vl_store_path(store));
   if (status.code == VL_OK) status = vl_report_write(store, command->json || command->ctest ? NULL : stdout);
   if (!command->json) return status;
   json_t *json = summary(suite, store, counts, status);

@@ -46,7 +46,7 @@ class Interrupts(ProgramTest):
         process = self.start("slow:300")
         process.send_signal(signal.SIGINT)
         errors = self.finish(process, 4)
-        self.assertIn("to go on", errors)
+        self.assertIn("to go on: vramlab run ./suite.yaml -o store\n", errors)
         self.assertEqual([line["status"] for line in self.journal("store")[1:]], ["ok"])
         self.assertTrue((self.folder / "store/results.h5").exists())
         self.run_program("run", "./suite.yaml", "-o", "store")
