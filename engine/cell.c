@@ -96,6 +96,9 @@ static Status check_spec(Cell *cell) {
     return vl_error(VL_INVALID, "diagnose: not with a queue, whose steps differ");
   if (spec->diagnose && spec->timeline)
     return vl_error(VL_INVALID, "diagnose and timeline watch the same step: choose one");
+  if (spec->max_noise > 0 && (spec->timeline || spec->monitor || spec->cross_check || spec->queue[0]))
+    return vl_error(VL_INVALID, "a largest noise decides how many steps there are: not with a timeline, "
+                                "monitor, cross-check or queue");
   if (spec->capacity_bytes < 0 || spec->offload_capacity_bytes < 0)
     return vl_error(VL_INVALID, "capacity must not be negative");
   if (spec->data[0] && spec->device[0] == 'p') {

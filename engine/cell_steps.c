@@ -247,6 +247,33 @@ Run cell_plain_run(Cell *cell) {
                .observe_context = cell};
 }
 
+static void *grown(void *list, int32_t count, size_t size) {
+  return vl_reallocate(list, (size_t)count * size);
+}
+
+static void make_room(CellResult *result, int32_t steps, int32_t total) {
+  result->step_s = grown(result->step_s, steps, sizeof(double));
+  result->losses = grown(result->losses, total, sizeof(double));
+  result->step_peak_bytes = grown(result->step_peak_bytes, total, sizeof(int64_t));
+  result->live_bytes = grown(result->live_bytes, total, sizeof(int64_t));
+  result->step_reserved_bytes = grown(result->step_reserved_bytes, total, sizeof(int64_t));
+  result->step_fragmentation = grown(result->step_fragmentation, total, sizeof(double));
+}
+
+/* Whether the median is not yet known as well as the spec wants, and there is time to measure on. */
+static bool wants_more(const Cell *cell, double elapsed_s) {
+  enum { USUAL_TIME_S = 60 };
+  const CellSpec *spec = cell->spec;
+  CellResult *result = cell->result;
+  double most_s = spec->max_time_s > 0 ? spec->max_time_s : USUAL_TIME_S;
+  if (!(spec->max_noise > 0) || result->step_count == 0 || !cell->observer || !cell->observer->noise)
+    return false;
+  bool quiet = cell->observer->noise(result->step_s, result->step_count) <= spec->max_noise;
+  bool out_of_time = elapsed_s >= most_s || result->step_count >= VL_MAX_STEPS;
+  snprintf(result->stopped_by, sizeof result->stopped_by, "%s", quiet ? "noise" : out_of_time ? "time" : "");
+  return !quiet && !out_of_time;
+}
+
 Status cell_run_steps(Cell *cell) {
   const CellSpec *spec = cell->spec;
   CellResult *result = cell->result;
@@ -255,12 +282,7 @@ Status cell_run_steps(Cell *cell) {
   bool leaks = program->retain == RETAIN_RUN || program->growth_bytes > 0;
   bool once = result->device.predicts && !leaks;
   int32_t steps = once ? 1 : spec->steps, warmup = once ? 1 : spec->warmup, total = warmup + steps;
-  result->step_s = vl_allocate((size_t)steps * sizeof(double));
-  result->losses = vl_allocate((size_t)total * sizeof(double));
-  result->step_peak_bytes = vl_allocate((size_t)total * sizeof(int64_t));
-  result->live_bytes = vl_allocate((size_t)total * sizeof(int64_t));
-  result->step_reserved_bytes = vl_allocate((size_t)total * sizeof(int64_t));
-  result->step_fragmentation = vl_allocate((size_t)total * sizeof(double));
+  make_room(result, steps, total);
   if (spec->diagnose && cell->tail_count > 0)
     return vl_error(VL_UNSUPPORTED, "diagnose: the batch has to be a multiple of the micro-batch");
   cell->run = cell_plain_run(cell);
@@ -272,7 +294,7 @@ Status cell_run_steps(Cell *cell) {
     VL_TRY(engine_prefetch_open(cell->inputs, fill_inputs, cell, &cell->prefetch));
   cell->end_step = (uint64_t)(cell->first_step + total);
   StepResult step;
-  int64_t stall_ns = 0;
+  int64_t stall_ns = 0, start_ns = vl_monotonic_ns();
   for (int32_t i = 0; i < total; i++) {
     if (i == warmup) cell->fill_ns = 0;
     bool last = i == total - 1;
@@ -297,6 +319,10 @@ Status cell_run_steps(Cell *cell) {
     stall_ns += step.stall_ns;
     if (result->device.has_time && !cell->monitor && !spec->cross_check)
       result->step_s[result->step_count++] = (double)step.step_ns * 1e-9;
+    if (!last || !wants_more(cell, (double)(vl_monotonic_ns() - start_ns) * 1e-9)) continue;
+    steps++, total++;
+    make_room(result, steps, total);
+    cell->end_step = (uint64_t)(cell->first_step + total);
   }
   if (!result->device.predicts) engine_interference_end(&cell->others, result);
   engine_prefetch_close(&cell->prefetch); /* others use the feed now */

@@ -239,6 +239,9 @@ typedef struct CellSpec {
   char data[512];   /* HDF5 file of images, text or volumes, or "phantoms"; "" = synthetic */
   char save_state[512], load_state[512];
   double learning_rate; /* <= 0: the case's */
+  double max_noise;     /* > 0: goes on after `steps` until the median's interval is within this share on both
+                           sides */
+  double max_time_s;    /* but no longer than this; only with max_noise, 0: a minute */
   char inject[48];      /* a fault on purpose: "slowdown=0.05", "allocate=1MiB:activation"; "": none */
 } CellSpec;
 /* Defaults: device cpu, batch 1, warmup 1, steps 5, seed 0. */
@@ -389,6 +392,7 @@ typedef struct CellResult {
   double other_cpu_share;       /* and used by other processes */
   double load_average;          /* of one minute, when the last step had ended */
   int64_t involuntary_switches; /* times this process was put aside for another */
+  char stopped_by[8]; /* of max_noise: noise, the interval was narrow enough; time, there was no more; "" */
   double input_s;     /* mean time that inputs of a measured step took between launches; no part of step_s */
   double graph_share; /* of the launches queued together in measured steps: what went as a CUDA graph */
   char graph_refusal[192]; /* why some could not; "": none was refused */
@@ -452,6 +456,8 @@ void vl_cell_result_clear(CellResult *result);
 typedef struct CellObserver {
   void (*step_done)(void *context, int32_t step, int32_t total, const StepResult *result);
   bool (*stop_requested)(void *context);
+  /* How uncertain the median of measured times is, as a share of it; for CellSpec.max_noise. */
+  double (*noise)(const double *step_s, int64_t count);
   void *context;
 } CellObserver;
 

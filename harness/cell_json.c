@@ -39,6 +39,8 @@ static const Member members[] = {
     MEMBER(MEMBER_TEXT, save_state),
     MEMBER(MEMBER_TEXT, load_state),
     MEMBER(MEMBER_REAL, learning_rate),
+    MEMBER(MEMBER_REAL, max_noise),
+    MEMBER(MEMBER_REAL, max_time_s),
     MEMBER(MEMBER_TEXT, inject),
     {"repeat", MEMBER_I32, offsetof(SuiteCell, repeat), sizeof(int32_t)},
     {"timeout_s", MEMBER_REAL, offsetof(SuiteCell, timeout_s), sizeof(double)},

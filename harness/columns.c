@@ -178,6 +178,11 @@ static json_t *step_outliers(const CellView *view, const Column *column, const c
   return view->step.samples > 0 ? json_integer(view->outliers) : NULL;
 }
 
+static json_t *stopped_by(const CellView *view, const Column *column, const char **reason) {
+  *reason = "as many steps as were asked for (--max-noise measures until it is low enough)";
+  return field_value(view->result, column);
+}
+
 static json_t *step_drift(const CellView *view, const Column *column, const char **reason) {
   (void)column;
   *reason = view->step.samples > 0 ? "fewer than 6 steps show no trend" : step_reason(view);
@@ -476,6 +481,9 @@ static const Column table[] = {
      step_coverage, 0, 0},
     {"step_outliers", "step_outliers", "1", COLUMN_INTEGER,
      "measured steps outside Tukey's fences; none is dropped", step_outliers, 0, 0},
+    {"stopped_by", "stopped_by", "", COLUMN_TEXT,
+     "what ended a measurement until its noise was low enough: noise, or time; null: a fixed number of steps",
+     stopped_by, RESULT(stopped_by)},
     {"step_drift", "step_drift", "1", COLUMN_REAL,
      "change of step times from the first to the last measured step, as a share (Theil-Sen)", step_drift, 0,
      0},

@@ -26,6 +26,8 @@ typedef struct Estimate {
   int64_t samples;
 } Estimate;
 Estimate vl_statistics_estimate(const double *values, int64_t n);
+/* The farther end of that interval from the median, as a share of it; infinite where there is no interval. */
+double vl_statistics_noise(const double *values, int64_t n);
 /* Drops the first `warmup` samples; VL_INVALID when none would be left. */
 Status vl_statistics_drop_warmup(const double *values, int64_t n, int64_t warmup, const double **kept,
                                  int64_t *kept_count) VL_CHECKED;

@@ -26,7 +26,9 @@ enum {
   KEY_OFFLOAD_CAPACITY,
   KEY_OFFLOAD_DIRECTORY,
   KEY_QUEUE,
-  KEY_INJECT
+  KEY_INJECT,
+  KEY_MAX_NOISE,
+  KEY_MAX_TIME
 };
 
 static const struct argp_option options_table[] = {
@@ -59,6 +61,9 @@ static const struct argp_option options_table[] = {
     {"steps", 'r', "N", 0, "measured steps", 2},
     {"runs", 0, NULL, OPTION_ALIAS, NULL, 2},
     {"warmup", 'w', "N", 0, "steps before them", 2},
+    {"max-noise", KEY_MAX_NOISE, "PERCENT", 0,
+     "go on after --steps until the median's 95 % interval is within this on both sides", 2},
+    {"max-time", KEY_MAX_TIME, "SECONDS", 0, "but no longer than this (60)", 2},
     {"threads", KEY_THREADS, "N", 0, "0: all", 2},
     {"offload-dir", KEY_OFFLOAD_DIRECTORY, "DIR", 0,
      "cpu: where the file that recipes offload to is (TMPDIR, else /tmp)", 2},
@@ -168,6 +173,11 @@ static uint32_t take_option(int key, char *text, struct argp_state *state, CellO
   case KEY_INFERENCE: spec->inference = true; return GIVEN_INFERENCE;
   case KEY_TIMELINE: spec->timeline = true; return GIVEN_TIMELINE;
   case KEY_MONITOR: spec->monitor = true; return GIVEN_MONITOR;
+  case KEY_MAX_NOISE:
+    take_positive(state, "--max-noise", text, &spec->max_noise);
+    spec->max_noise /= 100;
+    return GIVEN_MAX_NOISE;
+  case KEY_MAX_TIME: take_positive(state, "--max-time", text, &spec->max_time_s); return GIVEN_MAX_TIME;
   case KEY_INJECT: take_text(state, "inject", text, spec->inject, sizeof spec->inject); return GIVEN_INJECT;
   case KEY_CROSS_CHECK: spec->cross_check = true; return GIVEN_CROSS_CHECK;
   case KEY_LEARNING_RATE:
@@ -311,6 +321,9 @@ Status vl_cell_options_override(const CellOptions *options, SuiteCell *cell) {
   if (options->given & GIVEN_CROSS_CHECK) to->cross_check = !cell->max_batch;
   if (options->given & GIVEN_INJECT && !cell->max_batch)
     snprintf(to->inject, sizeof to->inject, "%s", from->inject);
+  bool measured = strcmp(to->device, "plan") != 0 && !cell->max_batch && !*to->queue;
+  if ((options->given & GIVEN_MAX_NOISE) && measured) to->max_noise = from->max_noise;
+  if ((options->given & GIVEN_MAX_TIME) && measured) to->max_time_s = from->max_time_s;
   if (options->given & GIVEN_LEARNING_RATE) to->learning_rate = from->learning_rate;
   if (options->given & GIVEN_TIMEOUT) cell->timeout_s = options->timeout_s;
   return vl_cell_check(to);

@@ -33,7 +33,9 @@ enum {
   GIVEN_MONITOR = 1 << 21,
   GIVEN_QUEUE = 1 << 22,
   GIVEN_CROSS_CHECK = 1 << 23,
-  GIVEN_INJECT = 1 << 24
+  GIVEN_INJECT = 1 << 24,
+  GIVEN_MAX_NOISE = 1 << 25,
+  GIVEN_MAX_TIME = 1 << 26
 };
 
 typedef struct CellOptions {

@@ -96,6 +96,11 @@ void vl_cell_key(const SuiteCell *cell, char key[17]) {
   if (spec->diagnose) hash_number(&hash, "diagnose", 1);
   if (*spec->queue) hash_field(&hash, "queue", spec->queue);
   if (*spec->queue_batches) hash_field(&hash, "queue_batches", spec->queue_batches);
+  if (spec->max_noise > 0) {
+    char noise[64];
+    snprintf(noise, sizeof noise, "%.17g %.17g", spec->max_noise, spec->max_time_s);
+    hash_field(&hash, "max_noise", noise);
+  }
   if (*spec->inject) hash_field(&hash, "inject", spec->inject);
   if (spec->unlimited) hash_number(&hash, "unlimited", 1);
   if (cell->max_batch) hash_field(&hash, "kind", "max-batch");

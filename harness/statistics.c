@@ -91,6 +91,12 @@ Estimate vl_statistics_estimate(const double *values, int64_t n) {
   return estimate;
 }
 
+double vl_statistics_noise(const double *values, int64_t n) {
+  Estimate estimate = vl_statistics_estimate(values, n);
+  if (!(estimate.coverage > 0) || !(estimate.median > 0)) return INFINITY;
+  return fmax(estimate.high - estimate.median, estimate.median - estimate.low) / estimate.median;
+}
+
 Status vl_statistics_drop_warmup(const double *values, int64_t n, int64_t warmup, const double **kept,
                                  int64_t *kept_count) {
   if (warmup < 0 || warmup >= n)

@@ -61,7 +61,7 @@ static bool refuse(int out, Status status) {
 }
 
 static bool serve_cell(const SuiteCell *cell, int out, CellRunFunction run) {
-  CellObserver observer = {.step_done = step_done, .context = &out};
+  CellObserver observer = {.step_done = step_done, .noise = vl_statistics_noise, .context = &out};
   CellResult *result = vl_allocate(sizeof *result);
   Status status = run(&cell->spec, &observer, result);
   bool heard = true;
