@@ -18,6 +18,7 @@ typedef struct CpuDevice {
   dnnl_engine_t engine;
   dnnl_stream_t stream;
   int32_t threads;
+  char model[128]; /* of the CPU */
   LayoutTable *layouts;
   PrimitiveCache *primitives;
   dnnl_primitive_attr_t attributes; /* user scratchpad: what a primitive needs is charged to the heap */

@@ -52,7 +52,7 @@ static void describe(const Device *device, DeviceDescription *description) {
   const dnnl_version_t *version = dnnl_version();
   memset(description, 0, sizeof *description);
   snprintf(description->name, sizeof description->name, "cpu");
-  read_cpu_model(description->hardware, sizeof description->hardware);
+  snprintf(description->hardware, sizeof description->hardware, "%s", own_const(device)->model);
   snprintf(description->isa, sizeof description->isa, "%s", isa_name());
   snprintf(description->library, sizeof description->library, "oneDNN %d.%d.%d", version->major,
            version->minor, version->patch);
@@ -341,6 +341,7 @@ Status vl_module_device_open(uint64_t version, const DeviceOptions *options, Dev
   CpuDevice *cpu = vl_allocate(sizeof *cpu);
   cpu->device.interface = &interface;
   cpu->threads = options->threads > 0 ? options->threads : processors;
+  read_cpu_model(cpu->model, sizeof cpu->model);
   cpu->layouts = cpu_layouts_create();
   cpu->primitives = cpu_primitives_create();
   cpu->backing = cpu_backing();
