@@ -154,7 +154,12 @@ class Usage(ProgramTest):
         for command in ("report", "claims"):
             self.refuses(command, "text.h5", says="text.h5")
             self.refuses(command, "nowhere", says="nowhere")
-            self.refuses(command, says="vramlab-results/latest")
+        self.refuses("report", says="vramlab-results/latest")
+        # Claims are listed also where nothing has run, and none is decided.
+        listed = self.run_program("claims", "--json")
+        self.assertIn("no claim has evidence", listed.stderr)
+        verdicts = {claim["verdict"] for claim in strict_json(listed.stdout)}
+        self.assertEqual(verdicts, {"undecided", "untestable"})
 
     def test_cuda_without_a_gpu_is_skipped_j4(self):
         doctor = self.run_program("doctor", "--json").stdout
