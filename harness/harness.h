@@ -267,6 +267,7 @@ int vl_command_explain(int argc, char **argv);
 int vl_command_graph(int argc, char **argv);
 int vl_command_replay(int argc, char **argv);
 int vl_command_diagnose(int argc, char **argv);
+int vl_command_status(int argc, char **argv);
 int vl_command_doctor(int argc, char **argv);
 int vl_command_import(int argc, char **argv);
 int vl_command_convert(int argc, char **argv);

@@ -42,6 +42,7 @@ static const Command commands[] = {
      "a store for other tools: csv, junit, Perfetto, TensorBoard, memory_viz, ..."},
     {"convert", vl_command_convert, "NIfTI volumes with labels to a data file"},
     {"import", vl_command_import, "add a record, or a PyTorch peer's line, to a store"},
+    {"status", vl_command_status, "how far a running suite is, from another terminal"},
     {"doctor", vl_command_doctor, "what this machine offers, what is missing, how to install it"},
     {"help", run_help, "this list"},
     {"version", run_version, "the version"},

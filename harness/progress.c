@@ -1,11 +1,14 @@
 #include "harness/progress.h"
 #include "harness/cell_json.h"
+#include "harness/columns.h"
 #include "harness/options.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
+
+static const int64_t SECOND_NS = 1000000000;
 
 static int kind_of(const SuiteCell *cell) { return strcmp(cell->spec.device, "plan") == 0; }
 
@@ -61,15 +64,64 @@ static void print_left(const Progress *progress) {
   fprintf(stderr, ", %s left", text);
 }
 
+/* ---- For another terminal -------------------------------------------------------------------------------------- */
+
+static void publish(Progress *progress) {
+  SuiteState *state = &progress->state;
+  if (!progress->publish_to) return;
+  state->total = progress->total;
+  state->done = progress->done;
+  state->left_s = time_left_s(progress);
+  state->cell_s = *state->label ? (double)(vl_monotonic_ns() - progress->cell_start_ns) * 1e-9 : NAN;
+  /* The running cell's part is in the mean of its kind. */
+  if (state->cell_s > 0 && state->left_s > 0) state->left_s = fmax(0, state->left_s - state->cell_s);
+  vl_utc_text(state->updated_utc, sizeof state->updated_utc);
+  progress->published_ns = state->updated_ns = vl_monotonic_ns();
+  vl_suite_state_write(progress->publish_to, state);
+}
+
+void vl_progress_publish(Progress *progress, const char *store, const char *suite, int64_t already_there) {
+  SuiteState *state = &progress->state;
+  progress->publish_to = store;
+  snprintf(state->suite, sizeof state->suite, "%s", suite);
+  vl_host_name(state->host, sizeof state->host);
+  state->process = vl_process_self();
+  state->already_there = already_there;
+  publish(progress);
+}
+
+void vl_progress_finish(Progress *progress, const Status *status) {
+  const char *end = status->code == VL_OK            ? "finished"
+                    : status->code == VL_INTERRUPTED ? "interrupted"
+                                                     : "failed";
+  snprintf(progress->state.end, sizeof progress->state.end, "%s", end);
+  progress->state.label[0] = '\0';
+  publish(progress);
+}
+
+static bool ends_badly(const json_t *record) {
+  return vl_record_has_status(record, "timeout") || vl_record_has_status(record, "crashed") ||
+         vl_record_has_status(record, "diverged");
+}
+
+/* ---- On this one ----------------------------------------------------------------------------------------------- */
+
 void vl_progress_begin(Progress *progress, const SuiteCell *cell) {
   progress->kind = kind_of(cell);
   progress->cell_start_ns = vl_monotonic_ns();
   vl_cell_label(cell, progress->label, sizeof progress->label);
+  snprintf(progress->state.label, sizeof progress->state.label, "%s", progress->label);
+  progress->state.step = progress->state.steps = 0;
+  /* Planned cells come by the hundred a second. */
+  if (progress->kind == 0 || vl_monotonic_ns() - progress->published_ns > SECOND_NS) publish(progress);
   vl_progress_step(progress, 0, 0);
 }
 
 void vl_progress_step(void *context, int32_t step, int32_t total) {
-  const Progress *progress = context;
+  Progress *progress = context;
+  progress->state.step = step;
+  progress->state.steps = total;
+  if (vl_monotonic_ns() - progress->published_ns > SECOND_NS) publish(progress);
   if (progress->quiet || !progress->terminal) return;
   fprintf(stderr, "\r\033[K[%" PRId64 "/%" PRId64 "] %s", progress->done + 1, progress->total,
           progress->label);
@@ -99,6 +151,10 @@ void vl_progress_end(Progress *progress, const json_t *record) {
   progress->finished[progress->kind]++;
   progress->spent_s[progress->kind] += (double)(vl_monotonic_ns() - progress->cell_start_ns) * 1e-9;
   progress->done++;
+  progress->state.failed += ends_badly(record);
+  progress->state.skipped += vl_record_has_status(record, "skipped");
+  progress->state.label[0] = '\0';
+  if (progress->kind == 0 || vl_monotonic_ns() - progress->published_ns > SECOND_NS) publish(progress);
   if (progress->quiet) return;
   fprintf(stderr, "%s[%lld/%lld] %s", progress->terminal ? "\r\033[K" : "", (long long)progress->done,
           (long long)progress->total, progress->label);

@@ -178,6 +178,7 @@ Status vl_suite_run(const Suite *suite, Store *store, const SuiteRunOptions *opt
     else
       counts->already_there++;
   }
+  vl_progress_publish(&progress, vl_store_path(store), suite->name, counts->already_there);
   RunnerOptions runner_options = {.step_done = vl_progress_step, .context = &progress};
   Status status = vl_runner_create(&runner_options, &runner);
   for (int64_t i = 0; i < count && status.code == VL_OK; i++) {
@@ -189,6 +190,7 @@ Status vl_suite_run(const Suite *suite, Store *store, const SuiteRunOptions *opt
       status = run_and_store(runner, &cells[i], suite, claims, store, &progress);
   }
   vl_runner_destroy(&runner);
+  vl_progress_finish(&progress, &status);
   json_decref(claims);
   free(wanted);
   counts->ran = progress.done;

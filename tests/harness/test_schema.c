@@ -28,6 +28,7 @@ static const char head[] =
     "| `cells/KEY.h5` | the allocations of the last step, where asked for |\n"
     "| `results.h5` | all of it as tables, rebuilt whenever the journal is ahead |\n"
     "| `report.html`, `figures/` | made from it |\n"
+    "| `status.json` | how far the suite is, or how it ended, for `vramlab status`; replaced as a whole |\n"
     "| `writer.json` | while somebody writes: `pid`, `hostname`, `since_utc`, for whoever "
     "comes second; what a kill leaves of it means nothing |\n"
     "\n"
