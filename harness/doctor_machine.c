@@ -130,13 +130,15 @@ static void look_at_limits(json_t *findings) {
     snprintf(text + strlen(text), sizeof text - strlen(text), "%stime of %.4g processors", *text ? ", " : "",
              group.processors);
   bool fewer = !isnan(group.processors) && group.processors < allowed_threads();
-  json_t *facts = json_pack("{si so so}", "version", group.version, "memory_limit_bytes",
-                            bytes_or_null(group.memory_limit_bytes), "processors",
-                            isnan(group.processors) ? json_null() : json_real(group.processors));
-  vl_finding_add(
-      findings, "limits", fewer ? FINDING_ATTENTION : FINDING_OK, *text ? text : "none by a control group",
-      fewer ? "more threads than processors' time wait for each other: OMP_NUM_THREADS=that number" : NULL,
-      facts);
+  char remedy[128];
+  snprintf(remedy, sizeof remedy,
+           "more threads than processors' time wait for each other: OMP_NUM_THREADS=%d",
+           fewer && group.processors >= 1 ? (int)group.processors : 1);
+  vl_finding_add(findings, "limits", fewer ? FINDING_ATTENTION : FINDING_OK,
+                 *text ? text : "none by a control group", fewer ? remedy : NULL,
+                 json_pack("{si so so}", "version", group.version, "memory_limit_bytes",
+                           bytes_or_null(group.memory_limit_bytes), "processors",
+                           isnan(group.processors) ? json_null() : json_real(group.processors)));
 }
 
 /* Blocks of the heap ask for huge pages (madvise). */
