@@ -5,6 +5,7 @@ vramlab_test(harness_claims SOURCES test_claims.c report_records.c LIBRARIES har
 vramlab_test(harness_claims_listing SOURCES test_claims_listing.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_claims_accumulate SOURCES test_claims_accumulate.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_claims_checkpoint SOURCES test_claims_checkpoint.c report_records.c LIBRARIES harness LABELS unit)
+vramlab_test(harness_claims_diagnose SOURCES test_claims_diagnose.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_factorial SOURCES test_factorial.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_plot SOURCES test_plot.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_report SOURCES test_report.c report_records.c LIBRARIES harness LABELS unit)
