@@ -44,36 +44,55 @@ static int32_t allowed_threads(void) {
                                                      : (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+/* What hwloc sees of the machine; 0 and -1 where it sees nothing. */
+typedef struct Topology {
+  int packages, cores, threads, nodes;
+  int64_t l1_bytes, l2_bytes, l3_bytes;
+} Topology;
+
+static Topology read_topology(void) {
+  Topology seen = {.l1_bytes = -1, .l2_bytes = -1, .l3_bytes = -1};
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) != 0) return seen;
+  if (hwloc_topology_load(topology) == 0)
+    seen = (Topology){.packages = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE),
+                      .cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE),
+                      .threads = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU),
+                      .nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE),
+                      .l1_bytes = cache_bytes(topology, HWLOC_OBJ_L1CACHE),
+                      .l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE),
+                      .l3_bytes = cache_bytes(topology, HWLOC_OBJ_L3CACHE)};
+  hwloc_topology_destroy(topology);
+  return seen;
+}
+
+/* ", 2 cores" where there are more than `from`. */
+static void add_count(const char *name, int count, int from, char *text, size_t size) {
+  size_t used = strlen(text);
+  if (count > from) snprintf(text + used, size - used, ", %d %s", count, name);
+}
+
 static void look_at_processor(json_t *findings) {
   char model[128], text[512];
-  hwloc_topology_t topology;
-  vl_machine_cpu_model(model, sizeof model);
-  if (hwloc_topology_init(&topology) != 0) return;
-  if (hwloc_topology_load(topology) != 0) {
-    hwloc_topology_destroy(topology);
-    return;
-  }
-  int packages = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE);
-  int cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
-  int threads = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
-  int nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
-  int64_t l1 = cache_bytes(topology, HWLOC_OBJ_L1CACHE), l2 = cache_bytes(topology, HWLOC_OBJ_L2CACHE);
-  int64_t l3 = cache_bytes(topology, HWLOC_OBJ_L3CACHE);
-  hwloc_topology_destroy(topology);
+  Topology seen = read_topology();
   int32_t allowed = allowed_threads();
-  snprintf(text, sizeof text, "%s, %d cores, %d threads", model, cores, threads);
+  int threads = seen.threads > 0 ? seen.threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+  vl_machine_cpu_model(model, sizeof model);
+  snprintf(text, sizeof text, "%s", model);
+  add_count("cores", seen.cores, 0, text, sizeof text);
+  add_count("threads", threads, 0, text, sizeof text);
   if (allowed < threads)
     snprintf(text + strlen(text), sizeof text - strlen(text), " (%d of them for this process)", allowed);
-  if (packages > 1) snprintf(text + strlen(text), sizeof text - strlen(text), ", %d packages", packages);
-  if (nodes > 1) snprintf(text + strlen(text), sizeof text - strlen(text), ", %d NUMA nodes", nodes);
-  add_cache("L1", l1, text, sizeof text);
-  add_cache("L2", l2, text, sizeof text);
-  add_cache("L3", l3, text, sizeof text);
+  add_count("packages", seen.packages, 1, text, sizeof text);
+  add_count("NUMA nodes", seen.nodes, 1, text, sizeof text);
+  add_cache("L1", seen.l1_bytes, text, sizeof text);
+  add_cache("L2", seen.l2_bytes, text, sizeof text);
+  add_cache("L3", seen.l3_bytes, text, sizeof text);
   vl_finding_add(findings, "processor", FINDING_OK, text, NULL,
-                 json_pack("{ss si si si si si so so so}", "model", model, "packages", packages, "cores",
-                           cores, "threads", threads, "allowed_threads", allowed, "numa_nodes", nodes,
-                           "l1_bytes", bytes_or_null(l1), "l2_bytes", bytes_or_null(l2), "l3_bytes",
-                           bytes_or_null(l3)));
+                 json_pack("{ss si si si si si so so so}", "model", model, "packages", seen.packages, "cores",
+                           seen.cores, "threads", threads, "allowed_threads", allowed, "numa_nodes",
+                           seen.nodes, "l1_bytes", bytes_or_null(seen.l1_bytes), "l2_bytes",
+                           bytes_or_null(seen.l2_bytes), "l3_bytes", bytes_or_null(seen.l3_bytes)));
 }
 
 /* What decides how fast kernels are: of the flags that /proc/cpuinfo lists. */

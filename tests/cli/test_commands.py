@@ -264,9 +264,33 @@ class Lists(ProgramTest):
 
     def test_doctor_ends_well_whatever_it_finds(self):
         self.assertIn("device cpu", self.run_program("doctor").stdout)
-        self.assertIn("device cpu", self.run_program("doctor", VRAMLAB_MODULES="/nonexistent").stdout)
+        without = {"VRAMLAB_MODULES": "/nonexistent", "PATH": "/nonexistent", "CUDA_VISIBLE_DEVICES": "1gpu"}
+        said = self.run_program("doctor", **without).stdout
+        self.assertRegex(said, "(?m)^device cpu +missing: ")
+        self.assertRegex(said, "(?m)^gnuplot +missing: .*\n +-> apt-get install gnuplot-nox")
+        self.assertRegex(said, "(?m)^cards +missing: CUDA_VISIBLE_DEVICES=1gpu")
         resources = strict_json(self.run_program("doctor", "--ctest-resources").stdout)
         self.assertEqual(resources["version"], {"major": 1, "minor": 0})
+
+    def test_doctor_for_programs(self):
+        said = strict_json(self.run_program("doctor", "--json").stdout)
+        self.assertEqual(said["schema_version"], 1)
+        findings = {finding["name"]: finding for finding in said["findings"]}
+        for name in ("vramlab", "processor", "instructions", "memory", "limits", "huge pages", "system", "HDF5", "jansson",
+                     "libyaml", "hwloc", "libcrypto", "nifticlib", "device cpu", "gnuplot", "git", "nvcc", "MPI", "Slurm", "GPU",
+                     "cuDNN", "cuBLAS", "NCCL", "device cuda"):
+            self.assertIn(name, findings)
+        for finding in findings.values():
+            self.assertIn(finding["state"], ("ok", "attention", "missing", "absent"))
+            self.assertTrue(finding["detail"])
+            self.assertTrue(finding["state"] == "ok" or finding.get("remedy"), finding)
+        processor, memory = findings["processor"]["facts"], findings["memory"]["facts"]
+        self.assertEqual(processor["allowed_threads"], len(os.sched_getaffinity(0)))
+        self.assertTrue(0 <= memory["available_bytes"] <= memory["total_bytes"])
+        pinned = subprocess.run(["taskset", "-c", str(min(os.sched_getaffinity(0))), *self.command("doctor", "--json")],
+                                capture_output=True, text=True, check=True).stdout
+        (processor,) = [finding["facts"] for finding in strict_json(pinned)["findings"] if finding["name"] == "processor"]
+        self.assertEqual(processor["allowed_threads"], 1)
 
 
 class MaxBatch(ProgramTest):
