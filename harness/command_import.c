@@ -34,6 +34,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     return 0;
   case ARGP_KEY_END:
     if (!command->store) argp_error(state, "give --store");
+    if (command->store_count > 0 && command->repeat > 0)
+      argp_error(state, "--repeat is for one record, not for stores");
     return 0;
   default: return ARGP_ERR_UNKNOWN;
   }

@@ -81,6 +81,9 @@ class Cells(ProgramTest):
         self.run_program("run", other, "-q", "-o", "other")
         self.refuses("import", "--store", "merged", "other", says=["parts", "others"])
         self.refuses("import", "--store", "merged", "nowhere", says="nowhere")
+        self.refuses("import", "--store", "merged", "--repeat", "1", "part1", says="--repeat is for one record")
+        self.run_program("import", "--store", "merged", "merged")  # itself: nothing to add
+        self.assertEqual(len(self.journal("merged")), 1 + len(whole))
 
     def test_what_is_ok_stays_in_a_merge(self):
         self.run_program("run", self.name, "--cell", self.cells[0]["cell_key"], "-q", "-o", "good")
