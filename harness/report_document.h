@@ -15,7 +15,8 @@ typedef enum PassageKind {
   PASSAGE_FIGURE,  /* a file of the figures folder */
   PASSAGE_VERDICT, /* a claim in one line */
   PASSAGE_CLAIM,   /* a claim with all that decided it */
-  PASSAGE_COMMAND
+  PASSAGE_COMMAND,
+  PASSAGE_PLACE /* where the report is: of a terminal alone */
 } PassageKind;
 
 typedef struct TableColumn {

@@ -1,4 +1,5 @@
-/* The report as one HTML file: style and figures are in it, no scripts, nothing fetched. */
+/* The report as one HTML file: style, figures and the script that sorts tables are in it, nothing is fetched.
+ */
 #include "harness/report_document.h"
 
 #include <errno.h>
@@ -141,6 +142,7 @@ static void verdict(FILE *out, const ClaimPassage *of) {
 static Status passage_html(FILE *out, const Passage *passage, const char *figure_directory) {
   switch (passage->kind) {
   case PASSAGE_HEADING: element(out, "<h2>", passage->text, "</h2>\n"); break;
+  case PASSAGE_PLACE: break;
   case PASSAGE_TEXT: element(out, "<p>", passage->text, "</p>\n"); break;
   case PASSAGE_NOTE: element(out, "<p class=\"note\">", passage->text, "</p>\n"); break;
   case PASSAGE_TABLE:
@@ -171,6 +173,16 @@ static Status head(const Document *document, FILE *out) {
   return vl_ok();
 }
 
+/* The script as it is, in a section of which nothing is XML's. */
+static Status foot(FILE *out) {
+  char path[4096], *script = NULL;
+  VL_TRY(vl_shared_path("plots/report.js", path, sizeof(path)));
+  VL_TRY(read_whole(path, &script));
+  fprintf(out, "</main>\n<script>//<![CDATA[\n%s//]]></script>\n</body>\n</html>\n", script);
+  free(script);
+  return vl_ok();
+}
+
 Status vl_report_html(const Document *document, const char *figure_directory, FILE *out) {
   VL_TRY(head(document, out));
   for (int32_t i = 0; i < document->count; i++) {
@@ -182,6 +194,5 @@ Status vl_report_html(const Document *document, const char *figure_directory, FI
   }
   if (document->count > 0 && document->passages[document->count - 1].kind == PASSAGE_VERDICT)
     fputs("</ul>\n", out);
-  fputs("</main>\n</body>\n</html>\n", out);
-  return vl_ok();
+  return foot(out);
 }

@@ -78,6 +78,7 @@ static void passage_text(FILE *out, const Passage *passage) {
     fputs(")\n", out);
     break;
   case PASSAGE_CLAIM: claim(out, passage->claim); break;
+  case PASSAGE_PLACE: break;
   case PASSAGE_COMMAND: fprintf(out, "Next: `%s`\n\n", passage->text); break;
   default:
     plain(out, passage->text);

@@ -160,6 +160,7 @@ void vl_report_term(const Document *document, FILE *out, int width, bool color) 
       fputs("  ", out);
       vl_report_term_wrapped(out, passage->text, 2, 2, width);
       break;
+    case PASSAGE_PLACE:
     case PASSAGE_TEXT: fprintf(out, "\n%s\n", passage->text); break;
     case PASSAGE_COMMAND: fprintf(out, "Next:   %s\n", passage->text); break;
     default: break; /* headings, figures and whole claims are for the other formats */
