@@ -37,10 +37,7 @@ static Text size_of(int64_t bytes) {
 
 /* ---- Sums ---------------------------------------------------------------------------------------------------------- */
 
-/* Every figure counts with its own half digit. */
-static void add_rounding(OomExplanation *it, OomFigure figure) {
-  if (has(figure)) it->rounding_bytes += figure.half_digit_bytes;
-}
+static int64_t half_digit(OomFigure figure) { return has(figure) ? figure.half_digit_bytes : 0; }
 
 static void add_up_pytorch(const OomMessage *message, OomExplanation *it) {
   bool told = has(message->unallocated);
@@ -72,6 +69,20 @@ static void add_up_room(const OomMessage *message, OomExplanation *it, bool *lim
     if (*limited) it->room_bytes = left;
     it->room_known = true;
   }
+}
+
+/* Every figure counts with half of its own last digit. */
+static void add_up_rounding(const OomMessage *message, OomExplanation *it, bool limited) {
+  int64_t of_pieces = has(message->unallocated)
+                          ? half_digit(message->unallocated)
+                          : half_digit(message->reserved) + half_digit(message->allocated);
+  int64_t of_reserved = has(message->reserved)
+                            ? half_digit(message->reserved)
+                            : half_digit(message->allocated) + half_digit(message->unallocated);
+  bool mps = message->wording == OOM_MPS;
+  int64_t of_limit = half_digit(message->allowed) + of_reserved + half_digit(message->other_allocations);
+  it->missing_rounding_bytes = half_digit(message->tried) + (limited ? of_limit : half_digit(message->free));
+  it->rounding_bytes = it->missing_rounding_bytes + (mps ? 0 : of_pieces);
 }
 
 /* Inside a container the driver tells pids of outside, so this process may stand among the others. */
@@ -109,7 +120,7 @@ static bool close_to(int64_t a, int64_t b, int64_t within) {
 
 static void judge_unknown(const OomMessage *message, OomExplanation *it) {
   const char *what = !has(message->tried) ? "how much was asked for"
-                     : it->room_bytes < 0 ? "how much was free"
+                     : !it->room_known    ? "how much was free"
                                           : "what PyTorch held without using it";
   it->verdict = OOM_UNKNOWN;
   say(it->rule, "the message does not say %s; without that nothing tells shortage from fragmentation", what);
@@ -132,8 +143,8 @@ static void judge(const OomMessage *message, OomExplanation *it, bool limited) {
   Text t = size_of(tried), r = size_of(room), p = size_of(pieces < 0 ? 0 : pieces),
        sum = size_of(room + pieces);
   const char *where = limited ? "left of the limit" : "free on the card";
-  int64_t rounding = it->rounding_bytes;
-  if (close_to(tried, room, rounding) || close_to(tried, room + pieces, rounding)) {
+  int64_t rounding = it->rounding_bytes, of_room = it->missing_rounding_bytes;
+  if (close_to(tried, room, of_room) || close_to(tried, room + pieces, rounding)) {
     it->verdict = OOM_TOO_CLOSE;
     say(it->rule,
         "tried %s, %s %s, %s in pieces: the message rounds its figures, together by up to %s, and the "
@@ -231,15 +242,7 @@ void vl_oom_explain(const OomMessage *message, OomExplanation *it) {
   add_up_pytorch(message, it);
   add_up_room(message, it, &limited);
   add_up_card(message, it);
-  add_rounding(it, message->tried);
-  if (!limited) add_rounding(it, message->free);
-  if (limited) add_rounding(it, message->allowed);
-  add_rounding(it, message->unallocated);
-  if (!has(message->unallocated) || limited) {
-    add_rounding(it, message->allocated);
-    add_rounding(it, message->reserved);
-    add_rounding(it, message->other_allocations);
-  }
+  add_up_rounding(message, it, limited);
   judge(message, it, limited);
   choose_setting(message, it);
   if (it->reserved_bytes >= 0 && it->room_known && !it->oversubscribed)

@@ -23,16 +23,18 @@ const char *vl_oom_verdict_name(OomVerdict verdict);
 
 enum { VL_OOM_TEXT_BYTES = 400 };
 
-/* Bytes are -1 where they cannot be told. Sums of rounded figures are off by at most `rounding_bytes`. */
+/* Bytes are -1 where they cannot be told. A message rounds its figures: what is reckoned from them is off by
+ * as much as is said beside it, at most. */
 typedef struct OomExplanation {
   OomVerdict verdict;
   char rule[VL_OOM_TEXT_BYTES]; /* which decided, with its figures */
-  int64_t rounding_bytes;
-  int64_t unallocated_bytes; /* told, or reserved less allocated: what a setting returns at most */
-  int64_t reserved_bytes;    /* told, or allocated and unallocated */
+  int64_t unallocated_bytes;    /* told, or reserved less allocated: what a setting returns at most */
+  int64_t reserved_bytes;       /* told, or allocated and unallocated */
   bool room_known;
-  int64_t room_bytes;       /* free, or what is left of the limit: below zero when it is passed already */
-  int64_t missing_bytes;    /* tried less room; 0 when it would fit */
+  int64_t room_bytes;    /* free, or what is left of the limit: below zero when it is passed already */
+  int64_t missing_bytes; /* tried less room; 0 when it would fit */
+  int64_t missing_rounding_bytes; /* of that, at most */
+  int64_t rounding_bytes;         /* of from_model_bytes */
   int64_t from_model_bytes; /* missing beyond what a setting returns: at least so much, this one request */
   int64_t others_bytes;     /* of other processes that the message names */
   int64_t unnamed_bytes;    /* in use on the card by nobody that the message names */

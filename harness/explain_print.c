@@ -59,11 +59,10 @@ static void add_figures(Document *document, const OomMessage *message, const Oom
       message->device >= 0 ? vl_document_format(document, ", GPU %d", (int)message->device) : "";
   const char *times =
       message->times > 1 ? vl_document_format(document, ", %lld times", (long long)message->times) : "";
-  Passage *table =
-      vl_document_add(document, PASSAGE_TABLE, true,
-                      vl_document_format(document, "%s%s%s%s, line %lld%s",
-                                         vl_oom_wording_name(message->wording), *message->backend ? ", " : "",
-                                         message->backend, device, (long long)message->line, times));
+  Passage *table = vl_document_add(
+      document, PASSAGE_TABLE, true,
+      vl_document_format(document, "%s%s%s%s, line %lld%s", vl_oom_wording_name(message->wording),
+                         *backend ? ", " : "", backend, device, (long long)message->line, times));
   vl_document_table(document, table, columns, 3, count);
   for (int32_t i = 0; i < count; i++) {
     table->rows[i][0] = rows[i].name;
@@ -87,15 +86,16 @@ static void add_verdict(Document *document, const OomMessage *message, const Oom
                             "Missing: %s%s for this one request; what follows it in the step "
                             "comes on top.",
                             size_text(document, it->missing_bytes),
-                            it->rounding_bytes > 0
+                            it->missing_rounding_bytes > 0
                                 ? vl_document_format(document, " (to within %s, as the message rounds)",
-                                                     size_text(document, it->rounding_bytes))
+                                                     size_text(document, it->missing_rounding_bytes))
                                 : ""));
   if (it->from_model_bytes > 0)
     note(document, vl_document_format(document,
                                       "From the model (smaller batch, a recipe) or from others on the "
-                                      "card: at least %s.",
-                                      size_text(document, it->from_model_bytes)));
+                                      "card: at least %s (to within %s).",
+                                      size_text(document, it->from_model_bytes),
+                                      size_text(document, it->rounding_bytes)));
   if (*message->cut_after)
     note(document, vl_document_format(document, "The message is cut off after %s.", message->cut_after));
 }
@@ -202,6 +202,7 @@ json_t *vl_oom_json(const OomMessage *message, const OomJob *job) {
   json_object_set_new(json, "processes", processes);
   json_object_set_new(json, "rule", json_string(it.rule));
   json_object_set_new(json, "rounding_bytes", json_integer((json_int_t)it.rounding_bytes));
+  json_object_set_new(json, "missing_rounding_bytes", json_integer((json_int_t)it.missing_rounding_bytes));
   json_object_set_new(json, "missing_bytes", known(it.missing_bytes));
   json_object_set_new(json, "setting_returns_at_most_bytes", known(it.unallocated_bytes));
   json_object_set_new(json, "from_model_bytes", known(it.from_model_bytes));

@@ -197,6 +197,26 @@ static void other_processes_are_counted(void **state) {
   assert_int_equal(it.unnamed_bytes, message.total.bytes - (INT64_C(512) << 20) - (INT64_C(78) << 30));
 }
 
+/* A comparison is too close only by the figures that take part in it. */
+static void figures_are_rounded_each_by_its_own_digit(void **state) {
+  (void)state;
+  static const struct {
+    const char *free, *verdict;
+  } cases[] = {{"10.69 MiB", "fragmentation"}, {"19.99 MiB", "too-close"}, {"20.02 MiB", "refused"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[300];
+    int32_t found;
+    snprintf(
+        text, sizeof text,
+        "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; 9.55 GiB already "
+        "allocated; %s free; 9.60 GiB reserved in total by PyTorch)",
+        cases[i].free);
+    json_t *json = explained(text, strlen(text), &found);
+    assert_string_equal(json_string_value(json_object_get(json, "verdict")), cases[i].verdict);
+    json_decref(json);
+  }
+}
+
 static void several_messages_are_told_apart(void **state) {
   (void)state;
   static const char a[] =
@@ -244,6 +264,7 @@ int main(void) {
       cmocka_unit_test(logs_wraps_colours_and_commas_change_nothing),
       cmocka_unit_test(a_message_cut_off_anywhere_says_nothing_wrong),
       cmocka_unit_test(other_processes_are_counted),
+      cmocka_unit_test(figures_are_rounded_each_by_its_own_digit),
       cmocka_unit_test(several_messages_are_told_apart),
       cmocka_unit_test(what_is_no_message_is_none),
   };
