@@ -1,4 +1,5 @@
 /* vramlab plot: figures of a store. */
+#include "harness/labelled.h"
 #include "harness/options.h"
 #include "harness/report.h"
 
@@ -38,12 +39,6 @@ static bool is_figure(const char *word) {
   return access(word, F_OK) != 0 && vl_plot_each(look, &search).code == VL_OK && search.found;
 }
 
-static int32_t label_at(const PlotCommand *command, const char *label) {
-  for (int32_t i = 0; i < command->label_count; i++)
-    if (strcmp(command->labels[i], label) == 0) return i;
-  return -1;
-}
-
 static error_t parse_option(int key, char *text, struct argp_state *state) {
   PlotCommand *command = state->input;
   size_t used = strlen(command->formats);
@@ -70,17 +65,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     command->stores[command->store_count++] = text;
     return 0;
   case ARGP_KEY_END:
-    if (command->store_count > 1 && command->label_count != command->store_count)
-      argp_error(state, "%d stores need as many --label; given: %d", command->store_count,
-                 command->label_count);
-    if (command->label_count > 1 && command->store_count < 2)
-      argp_error(state, "%d labels for %d stores", command->label_count, command->store_count);
-    for (int32_t i = 0; i < command->label_count; i++)
-      for (int32_t j = 0; j < i; j++)
-        if (strcmp(command->labels[i], command->labels[j]) == 0)
-          argp_error(state, "label '%s' is given twice", command->labels[i]);
-    if (command->reference != NULL && label_at(command, command->reference) < 0)
-      argp_error(state, "--reference '%s' is none of the labels", command->reference);
+    vl_labelled_check(state, command->store_count, command->labels, command->label_count, command->reference);
     return 0;
   default: return ARGP_ERR_UNKNOWN;
   }
@@ -113,28 +98,6 @@ static void tell(const FigureSet *set, const char *formats) {
   }
 }
 
-/* The records of all stores, each with its label; the copies are owned by `owned`. */
-static Status gather(const PlotCommand *command, Store **stores, json_t *owned, PlotInput *input) {
-  int32_t count = 0;
-  for (int32_t i = 0; i < command->store_count; i++) {
-    VL_TRY(vl_store_open(command->stores[i], &stores[i]));
-    count += (int32_t)vl_store_count(stores[i]);
-  }
-  input->records.records = vl_allocate((size_t)(count + 1) * sizeof *input->records.records);
-  for (int32_t i = 0; i < command->store_count; i++)
-    for (int64_t j = 0; j < vl_store_count(stores[i]); j++) {
-      json_t *record = json_copy((json_t *)vl_store_record(stores[i], j));
-      json_object_set_new(record, "label", json_string(command->labels[i]));
-      json_array_append_new(owned, record);
-      input->records.records[input->records.count++] = record;
-    }
-  input->source = "several stores";
-  input->labels = command->labels;
-  input->label_count = command->label_count;
-  input->reference = command->reference != NULL ? label_at(command, command->reference) : 0;
-  return vl_ok();
-}
-
 static Status draw(const PlotCommand *command, const PlotInput *input, const char *directory) {
   const char *formats = command->formats[0] != '\0' ? command->formats : "png svg";
   FigureSet *set = vl_allocate(sizeof(*set));
@@ -145,16 +108,12 @@ static Status draw(const PlotCommand *command, const PlotInput *input, const cha
 }
 
 static Status plot_several(const PlotCommand *command) {
-  Store *stores[VL_MAX_LABELS] = {NULL};
-  json_t *owned = json_array();
-  PlotInput input = {.store = NULL};
-  Status status = gather(command, stores, owned, &input);
+  LabelledStores labelled;
+  Status status =
+      vl_labelled_open(command->stores, command->labels, command->store_count, command->reference, &labelled);
   if (status.code == VL_OK)
-    status = draw(command, &input, command->output != NULL ? command->output : "figures");
-  free(input.records.records);
-  json_decref(owned);
-  for (int32_t i = 0; i < command->store_count; i++)
-    vl_store_close(&stores[i]);
+    status = draw(command, &labelled.input, command->output != NULL ? command->output : "figures");
+  vl_labelled_close(&labelled);
   return status;
 }
 

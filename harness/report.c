@@ -1,5 +1,6 @@
 /* Reports of a store: the files in its directory, the first screen, and the command. */
 #include "harness/report.h"
+#include "harness/labelled.h"
 #include "harness/options.h"
 
 #include <errno.h>
@@ -70,16 +71,20 @@ static void making_clear(Making *making) {
 
 /* Figures are worth having and never worth the report: without gnuplot it is made without them, and says so.
  */
-static Status draw_figures(Making *making, const char *directory) {
-  PlotInput input = {
-      .records = making->records, .store = making->store, .source = vl_store_path(making->store)};
+static Status draw_input(Making *making, const PlotInput *input, const char *directory) {
   making->figures = vl_allocate(sizeof(*making->figures));
-  Status status = vl_plot_draw(&input, directory, NULL, "png svg", making->figures);
+  Status status = vl_plot_draw(input, directory, NULL, "png svg", making->figures);
   if (status.code != VL_ENVIRONMENT) return status;
   fprintf(stderr, "vramlab: the report has no figures: %s\n", status.message);
   free(making->figures);
   making->figures = NULL;
   return vl_ok();
+}
+
+static Status draw_figures(Making *making, const char *directory) {
+  PlotInput input = {
+      .records = making->records, .store = making->store, .source = vl_store_path(making->store)};
+  return draw_input(making, &input, directory);
 }
 
 static Status make(Making *making, const char *figure_directory) {
@@ -121,7 +126,9 @@ Status vl_report_write(Store *store, FILE *screen) {
 /* ---- The command ------------------------------------------------------------------------------------------------------- */
 
 typedef struct ReportCommand {
-  const char *store, *output;
+  const char *stores[VL_MAX_LABELS], *labels[VL_MAX_LABELS];
+  int32_t store_count, label_count;
+  const char *output, *reference;
   ReportFormat format;
 } ReportCommand;
 
@@ -129,6 +136,8 @@ static const struct argp_option options_table[] = {
     {"format", 'f', "FORMAT", 0, "term (the default): the first screen; html, md: the whole report", 0},
     {"output", 'o', "FILE", 0, "write there instead of report.html or report.md in the store, - for stdout",
      0},
+    {"label", 'l', "TEXT", 0, "what a store is called beside others, in the order of the stores", 0},
+    {"reference", 'r', "LABEL", 0, "which label the others are divided by (the first)", 0},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
@@ -145,8 +154,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     return 0;
   case 'o': command->output = text; return 0;
   case ARGP_KEY_ARG:
-    if (command->store != NULL) argp_error(state, "one store at a time");
-    command->store = text;
+    if (command->store_count == VL_MAX_LABELS) argp_error(state, "more than %d stores", VL_MAX_LABELS);
+    command->stores[command->store_count++] = text;
+    return 0;
+  case 'r': command->reference = text; return 0;
+  case 'l':
+    if (command->label_count == VL_MAX_LABELS) argp_error(state, "more than %d labels", VL_MAX_LABELS);
+    command->labels[command->label_count++] = text;
+    return 0;
+  case ARGP_KEY_END:
+    vl_labelled_check(state, command->store_count, command->labels, command->label_count, command->reference);
     return 0;
   default: return ARGP_ERR_UNKNOWN;
   }
@@ -155,9 +172,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 static const struct argp report_argp = {
     .options = options_table,
     .parser = parse_option,
-    .args_doc = "[STORE]",
+    .args_doc = "[STORE]\nSTORE STORE... --label A --label B...",
     .doc = "Reports a store of results: what each recipe needs and costs, where the memory goes, and what it "
-           "says about the article's claims. STORE is a directory, its results.h5, or latest (the default)."};
+           "says about the article's claims. STORE is a directory, its results.h5, or latest (the default). "
+           "Several stores, of several machines or versions, each with a label, are compared."};
 
 /* Where the report goes, and its figures beside it. */
 static Status places(const ReportCommand *command, const Store *store, char *path, char *figures,
@@ -178,23 +196,29 @@ static Status places(const ReportCommand *command, const Store *store, char *pat
   return vl_ok();
 }
 
+/* A document to its file, or to stdout. */
+static Status write_out(const Document *document, ReportFormat format, const char *figures,
+                        const char *path) {
+  if (strcmp(path, "-") != 0) {
+    VL_TRY(write_file(document, format, figures, path));
+    printf("%s\n", path);
+    return vl_ok();
+  }
+  if (format == REPORT_HTML) return vl_report_html(document, figures, stdout);
+  vl_report_markdown(document, stdout);
+  return vl_ok();
+}
+
 static Status report_file(const ReportCommand *command, Making *making) {
   char path[4200], figures[4200];
   VL_TRY(places(command, making->store, path, figures, sizeof(path)));
   VL_TRY(make(making, figures));
-  if (strcmp(path, "-") != 0) {
-    VL_TRY(write_file(making->document, command->format, figures, path));
-    printf("%s\n", path);
-    return vl_ok();
-  }
-  if (command->format == REPORT_HTML) return vl_report_html(making->document, figures, stdout);
-  vl_report_markdown(making->document, stdout);
-  return vl_ok();
+  return write_out(making->document, command->format, figures, path);
 }
 
 static Status report(const ReportCommand *command) {
   Store *store = NULL;
-  VL_TRY(vl_store_open(command->store, &store));
+  VL_TRY(vl_store_open(command->store_count > 0 ? command->stores[0] : NULL, &store));
   Making making = {.store = store};
   Status status = vl_ok();
   if (command->format == REPORT_TERM && command->output == NULL) {
@@ -209,11 +233,42 @@ static Status report(const ReportCommand *command) {
   return status;
 }
 
+/* Figures of several stores beside the file; on the screen none. */
+static Status compare_file(const ReportCommand *command, const PlotInput *input) {
+  char figures[4200];
+  bool screen = command->format == REPORT_TERM && command->output == NULL;
+  const char *path = command->output,
+             *named = command->format == REPORT_MARKDOWN ? "report.md" : "report.html";
+  if (path == NULL) path = named;
+  const char *slash = strrchr(path, '/');
+  snprintf(figures, sizeof(figures), "%.*sfigures", slash != NULL ? (int)(slash - path) + 1 : 0, path);
+  Making making = {.figures = NULL};
+  Status status = screen ? vl_ok() : draw_input(&making, input, figures);
+  if (status.code == VL_OK) {
+    making.document = vl_report_compare(input, making.figures);
+    if (screen)
+      vl_report_term(making.document, stdout, vl_terminal_width(stdout), vl_terminal_color(stdout));
+    else
+      status = write_out(making.document, command->format, figures, path);
+  }
+  making_clear(&making);
+  return status;
+}
+
+static Status report_compare(const ReportCommand *command) {
+  LabelledStores labelled;
+  Status status =
+      vl_labelled_open(command->stores, command->labels, command->store_count, command->reference, &labelled);
+  if (status.code == VL_OK) status = compare_file(command, &labelled.input);
+  vl_labelled_close(&labelled);
+  return status;
+}
+
 int vl_command_report(int argc, char **argv) {
   ReportCommand command = {.format = REPORT_TERM};
   vl_command_parse(&report_argp, argc, argv, &command);
   locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(c);
-  Status status = report(&command);
+  Status status = command.label_count > 0 ? report_compare(&command) : report(&command);
   uselocale(before);
   freelocale(c);
   return status.code == VL_OK ? 0 : vl_command_fail(status);

@@ -95,6 +95,9 @@ void vl_report_monitors(Document *document, const ReportInput *input);
 void vl_report_failures(Document *document, const RecordSet *records);
 void vl_report_leaks(Document *document, const RecordSet *records);
 void vl_report_errors(Document *document, const RecordSet *records);
+/* Of several stores under labels: tables of what stands side by side, with ratios to the reference, and the
+ * figures (may be NULL). Borrows the labels. */
+Document *vl_report_compare(const PlotInput *input, const FigureSet *figures);
 Status vl_report_make(const ReportInput *input, Document **document) VL_CHECKED;
 
 /* color: ANSI emphasis; width: columns of the terminal. Only the first screen. */

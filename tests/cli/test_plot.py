@@ -1,5 +1,5 @@
 """vramlab plot of several stores: labels as they are, the same recipe and batch side by side, what has no counterpart named
-with the reason, nothing drawn of nothing, and wrong labels refused."""
+with the reason, nothing drawn of nothing, and wrong labels refused; the report of several stores says the same."""
 
 import json
 import re
@@ -80,6 +80,26 @@ class Plot(ProgramTest):
         self.assertEqual([line.split()[1] for line in done.stderr.splitlines()], COMPARED)
         self.assertEqual(list((self.folder / "figures").iterdir()), [])
 
+    def test_report(self):
+        self.stores()
+        labels = [word for label in LABELS for word in ("--label", label)]
+        page = self.run_program("report", "a", "b", *labels, "-f", "md", "-o", "-").stdout
+        table = page[page.index("Samples a second, same recipe"):page.index("each one's best batch")]
+        self.assertIn("OOM", table)
+        self.assertIn(" 0.50", table)  # b is half as fast
+        self.assertNotIn("baseline, batch 4", table)
+        missing = page[page.index("Not compared"):]
+        self.assertIn("baseline, batch 4", missing)
+        self.assertIn("only H100", missing)
+        turned = self.run_program("report", "a", "b", *labels, "--reference", LABELS[1], "-f", "md", "-o", "-").stdout
+        self.assertIn(" 2.00", turned)
+        screen = self.run_program("report", "a", "b", *labels)
+        self.assertEqual(screen.stderr, "")
+        self.assertIn("OOM", screen.stdout)
+        done = self.run_program("report", "a", "b", *labels, "-f", "html", "-o", "both.html")
+        self.assertEqual((done.stdout, done.stderr), ("both.html\n", ""))
+        self.assertIn("<svg", (self.folder / "both.html").read_text(encoding="utf-8"))
+
     def test_usage(self):
         self.stores()
         for arguments, says in [(["a", "b"], "--label"), (["a", "b", "--label", "x"], "2 stores"),
@@ -89,6 +109,10 @@ class Plot(ProgramTest):
                                 (["needed", "a", "b", "--label", "x", "--label", "y"], "one store"),
                                 (["speedup", "a"], "--label"), (["nonsense", "a"], "")]:
             self.refuses("plot", *arguments, says=says)
+        for command in ("plot", "report"):
+            self.refuses(command, "a", "a/", "--label", "x", "--label", "y", says="the same store")
+            self.refuses(command, "a", "b", says="--label")
+            self.refuses(command, "a", "b", "--label", "x", "--label", "x", says="twice")
 
 
 if __name__ == "__main__":
