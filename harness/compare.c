@@ -115,7 +115,7 @@ typedef struct Groups {
   json_t *index; /* what was asked -> position */
 } Groups;
 
-static char *identity_of(const json_t *record) {
+char *vl_compare_identity(const json_t *record) {
   json_t *values = json_array();
   for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
     json_t *value = json_object_get(record, asked[i]);
@@ -135,7 +135,7 @@ static Groups group(const RecordSet *records) {
   Groups groups = {.items = vl_allocate((size_t)(records->count + 1) * sizeof(Group)),
                    .index = json_object()};
   for (int32_t i = 0; i < records->count; i++) {
-    char *identity = identity_of(records->records[i]);
+    char *identity = vl_compare_identity(records->records[i]);
     json_t *at = json_object_get(groups.index, identity);
     if (!at) {
       at = json_integer(groups.count++);

@@ -87,6 +87,8 @@ typedef struct StoreComparison {
 Status vl_compare_records(const RecordSet *base, const RecordSet *now, const CompareOptions *options,
                           StoreComparison *comparison) VL_CHECKED;
 void vl_compare_free(StoreComparison *comparison);
+/* What was asked of a cell, as text: equal for cells that are compared. free() it. */
+char *vl_compare_identity(const json_t *record);
 /* What a cell is called: "resnet50 training batch 8 cpu amp=bf16". */
 void vl_compare_cell_text(const json_t *record, char *text, size_t size);
 

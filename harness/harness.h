@@ -74,6 +74,17 @@ typedef struct Drift {
   double change, p;
 } Drift;
 Drift vl_statistics_drift(const double *values, int64_t n);
+/* Where a series changes its level: `at` is the first value of the new one, p of a permutation test. */
+typedef struct ChangePoint {
+  int64_t at;
+  double p;
+} ChangePoint;
+/* E-divisive (Matteson & James 2014, Journal of the American Statistical Association 109; for nightly
+ * benchmarks Daly et al. 2020, ICPE): the split with the largest energy distance of its sides, each of at
+ * least two values, is kept when at most `level` of 999 orders of the same values split as well, and both
+ * sides are searched again. Distances are absolute, so that one wild value is no level. points has room for
+ * n; returns how many, in order. The orders are drawn from n alone: the same values, the same answer. */
+int64_t vl_statistics_change_points(const double *values, int64_t n, double level, ChangePoint *points);
 /* count per second; NaN, with the reason, when count or elapsed time is not positive. reason is NULL else. */
 double vl_statistics_rate(int64_t count, double elapsed_s, const char **reason);
 

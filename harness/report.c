@@ -1,5 +1,6 @@
 /* Reports of a store: the files in its directory, the first screen, and the command. */
 #include "harness/report.h"
+#include "harness/history.h"
 #include "harness/labelled.h"
 #include "harness/options.h"
 
@@ -128,15 +129,21 @@ Status vl_report_write(Store *store, FILE *screen) {
 typedef struct ReportCommand {
   const char *stores[VL_MAX_LABELS], *labels[VL_MAX_LABELS];
   int32_t store_count, label_count;
-  const char *output, *reference;
+  const char *output, *reference, *history;
   ReportFormat format;
 } ReportCommand;
+
+enum { KEY_HISTORY = 0x200 };
 
 static const struct argp_option options_table[] = {
     {"format", 'f', "FORMAT", 0, "term (the default): the first screen; html, md: the whole report", 0},
     {"output", 'o', "FILE", 0, "write there instead of report.html or report.md in the store, - for stdout",
      0},
     {"label", 'l', "TEXT", 0, "what a store is called beside others, in the order of the stores", 0},
+    {"history", KEY_HISTORY, "DIR", 0,
+     "of the stores in a directory, or of its nights (scripts/nightly): how every cell went and where it got "
+     "worse",
+     0},
     {"reference", 'r', "LABEL", 0, "which label the others are divided by (the first)", 0},
     {0}};
 
@@ -153,6 +160,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     argp_error(state, "unknown format '%s'; accepted: term, md, html", text);
     return 0;
   case 'o': command->output = text; return 0;
+  case KEY_HISTORY: command->history = text; return 0;
   case ARGP_KEY_ARG:
     if (command->store_count == VL_MAX_LABELS) argp_error(state, "more than %d stores", VL_MAX_LABELS);
     command->stores[command->store_count++] = text;
@@ -264,12 +272,30 @@ static Status report_compare(const ReportCommand *command) {
   return status;
 }
 
+/* Exit code 1 where something got worse and stayed so. */
+static Status report_history(const ReportCommand *command, int *code) {
+  Document *document = NULL;
+  int32_t bad;
+  VL_TRY(vl_history(command->history, &document, &bad));
+  Status status = vl_ok();
+  if (command->format == REPORT_TERM && command->output == NULL)
+    vl_report_term(document, stdout, vl_terminal_width(stdout), vl_terminal_color(stdout));
+  else
+    status = write_out(document, command->format, "figures", command->output != NULL ? command->output : "-");
+  vl_document_destroy(&document);
+  *code = bad > 0;
+  return status;
+}
+
 int vl_command_report(int argc, char **argv) {
   ReportCommand command = {.format = REPORT_TERM};
   vl_command_parse(&report_argp, argc, argv, &command);
   locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(c);
-  Status status = command.label_count > 0 ? report_compare(&command) : report(&command);
+  int code = 0;
+  Status status = command.history != NULL   ? report_history(&command, &code)
+                  : command.label_count > 0 ? report_compare(&command)
+                                            : report(&command);
   uselocale(before);
   freelocale(c);
-  return status.code == VL_OK ? 0 : vl_command_fail(status);
+  return status.code == VL_OK ? code : vl_command_fail(status);
 }
