@@ -1,284 +1,311 @@
 #include "harness/history.h"
 #include "harness/report.h"
+#include "harness/report_select.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-enum { MOST_NIGHTS = 120 };
-static const double LEVEL = 0.05; /* of the test for a change */
+enum { DEEPEST = 3, MACHINE_CELLS = 5 };
+/* One in a hundred: a report of a hundred cells that did not change names one at most, and it has to change
+ * by the least that counts as well. Three of ten nights reach it, two do not. */
+static const double LEVEL = 0.01;
 
-/* What is followed, whose lower value is the better one. */
-static const char *const followed[] = {"step_s", "needed_bytes", "peak_allocated_bytes"};
-enum { FOLLOWED = sizeof followed / sizeof *followed };
+/* ---- Changes of a line ------------------------------------------------------------------------------------------ */
 
-typedef struct Night {
-  char name[128];
-  Store *stores[16];
-  int32_t store_count;
-} Night;
-
-typedef struct Line {
-  const json_t *record; /* of the last night that has it */
-  double *values;       /* [FOLLOWED][nights]; NaN: none */
-} Line;
-
-typedef struct History {
-  Night nights[MOST_NIGHTS];
-  int32_t night_count;
-  Line *lines;
-  int32_t count, capacity;
-  json_t *index; /* what was asked -> line */
-} History;
-
-/* ---- Reading --------------------------------------------------------------------------------------------------- */
-
-static int is_no_dot(const struct dirent *entry) { return entry->d_name[0] != '.'; }
-
-static void open_store(Night *night, const char *path) {
-  if (!vl_store_exists(path) || night->store_count == 16) return;
-  Store *store = NULL;
-  Status status = vl_store_open(path, &store);
-  if (status.code == VL_OK)
-    night->stores[night->store_count++] = store;
-  else
-    fprintf(stderr, "vramlab: %s is left out: %s\n", path, status.message);
+static double level_of(const HistoryLine *line, int64_t from, int64_t to) {
+  double *values = vl_allocate((size_t)(to - from + 1) * sizeof *values);
+  for (int64_t i = from; i < to; i++)
+    values[i - from] = line->points[i].value;
+  double median = vl_statistics_median(values, to - from);
+  free(values);
+  return median;
 }
 
-/* A store, or a night's directory of stores. */
-static void open_night(History *history, const char *directory, const char *name) {
-  char path[4300];
-  Night *night = &history->nights[history->night_count];
-  snprintf(night->name, sizeof night->name, "%.120s", name);
-  snprintf(path, sizeof path, "%s/%s", directory, name);
-  open_store(night, path);
-  struct dirent **entries;
-  int count = night->store_count > 0 ? 0 : scandir(path, &entries, is_no_dot, alphasort);
-  for (int i = 0; i < count; i++) {
-    char inner[4700];
-    snprintf(inner, sizeof inner, "%s/%s", path, entries[i]->d_name);
-    open_store(night, inner);
-    free(entries[i]);
+static bool differs(const HistoryLine *line, bool exact, double before, double after) {
+  double share = exact                              ? 0
+                 : line->metric->by == COMPARE_TIME ? vl_compare_usual().min_change
+                                                    : VL_MARGIN_PERCENT / 100.0;
+  return fabs(after - before) > share * fabs(before);
+}
+
+static Judgement judgement_of(const Metric *metric, double before, double after) {
+  bool status = strcmp(metric->column, "status") == 0;
+  if (metric->better == BETTER_NEITHER && !status) return JUDGED_CHANGED;
+  return (after > before) == (metric->better == BETTER_LOWER) ? JUDGED_WORSE : JUDGED_BETTER;
+}
+
+static int64_t exact_changes(const HistoryLine *line, ChangePoint *points) {
+  int64_t count = 0;
+  for (int32_t i = 1; i < line->count; i++)
+    if (line->points[i].value < line->points[i - 1].value ||
+        line->points[i].value > line->points[i - 1].value)
+      points[count++] = (ChangePoint){.at = i, .p = NAN};
+  return count;
+}
+
+/* Times are compared by their logarithms: 5 % are 5 % at any length. */
+static int64_t likely_changes(const HistoryLine *line, ChangePoint *points) {
+  double *values = vl_allocate((size_t)(line->count + 1) * sizeof *values);
+  bool positive = true;
+  for (int32_t i = 0; i < line->count; i++)
+    positive = positive && line->points[i].value > 0;
+  for (int32_t i = 0; i < line->count; i++)
+    values[i] = positive ? log(line->points[i].value) : line->points[i].value;
+  int64_t count = vl_statistics_change_points(values, line->count, LEVEL, points);
+  free(values);
+  return count;
+}
+
+static void add_change(HistoryLine *line, const HistoryChange *change) {
+  if (line->change_count == VL_MOST_CHANGES) {
+    memmove(line->changes, line->changes + 1, (VL_MOST_CHANGES - 1) * sizeof *line->changes);
+    line->change_count--;
   }
-  if (count > 0) free(entries);
-  if (night->store_count > 0) history->night_count++;
+  line->changes[line->change_count++] = *change;
 }
 
-/* The last nights, where there are more than are shown. */
-static Status open_nights(History *history, const char *directory) {
-  struct dirent **entries;
-  int count = scandir(directory, &entries, is_no_dot, alphasort);
-  if (count < 0) return vl_error(VL_INVALID, "%s: %s", directory, strerror(errno));
-  for (int i = 0; i < count; i++) {
-    if (i >= count - MOST_NIGHTS) open_night(history, directory, entries[i]->d_name);
-    free(entries[i]);
+void vl_history_judge(HistoryLine *line, bool exact) {
+  ChangePoint *points = vl_allocate((size_t)(line->count + 1) * sizeof *points);
+  int64_t count = exact ? exact_changes(line, points) : likely_changes(line, points), from = 0;
+  line->change_count = 0;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t end = i + 1 < count ? points[i + 1].at : line->count;
+    double before = level_of(line, from, points[i].at), after = level_of(line, points[i].at, end);
+    if (!differs(line, exact, before, after)) continue; /* one level with what came before */
+    HistoryChange change = {(int32_t)points[i].at, judgement_of(line->metric, before, after), before, after,
+                            points[i].p};
+    add_change(line, &change);
+    from = points[i].at;
   }
-  free(entries);
-  if (history->night_count >= 2) return vl_ok();
-  return vl_error(VL_INVALID, "%s holds %" PRId32 " nights with a store; a history needs two", directory,
-                  history->night_count);
+  free(points);
 }
 
-static Line *line_of(History *history, const json_t *record) {
-  char *identity = vl_compare_identity(record);
-  json_t *at = json_object_get(history->index, identity);
-  if (!at) {
-    at = json_integer(history->count);
-    json_object_set_new(history->index, identity, at);
-    if (history->count == history->capacity) {
-      history->capacity = history->capacity ? 2 * history->capacity : 64;
-      history->lines = vl_reallocate(history->lines, (size_t)history->capacity * sizeof *history->lines);
-    }
-    Line *line = &history->lines[history->count++];
-    line->values = vl_allocate((size_t)(FOLLOWED * history->night_count) * sizeof *line->values);
-    for (int32_t i = 0; i < FOLLOWED * history->night_count; i++)
-      line->values[i] = NAN;
+const HistoryChange *vl_history_regression(const HistoryLine *line) {
+  if (line->change_count == 0) return NULL;
+  double last = line->changes[line->change_count - 1].after;
+  for (int32_t i = line->change_count - 1; i >= 0; i--) {
+    const HistoryChange *change = &line->changes[i];
+    if (change->judgement != JUDGED_WORSE) continue;
+    bool still = judgement_of(line->metric, change->before, last) == JUDGED_WORSE &&
+                 fabs(last - change->before) > 0.5 * fabs(change->after - change->before);
+    if (still) return change;
   }
-  free(identity);
-  Line *line = &history->lines[json_integer_value(at)];
-  line->record = record;
-  return line;
+  return NULL;
 }
 
-/* Of repetitions the median. */
-static void fill_night(History *history, int32_t night) {
-  for (int32_t s = 0; s < history->nights[night].store_count; s++) {
-    RecordSet records = vl_store_records(history->nights[night].stores[s]);
-    double *values = vl_allocate((size_t)(records.count + 1) * sizeof *values);
-    for (int32_t i = 0; i < records.count; i++) {
-      if (!vl_record_has_status(records.records[i], "ok")) continue;
-      char *identity = vl_compare_identity(records.records[i]);
-      Line *line = line_of(history, records.records[i]);
-      for (int32_t f = 0; f < FOLLOWED; f++) {
-        double *value = &line->values[f * history->night_count + night];
-        int64_t count = 0;
-        if (!isnan(*value)) continue; /* an earlier repetition brought all of them */
-        for (int32_t j = i; j < records.count; j++) {
-          double each = vl_record_real(records.records[j], followed[f]);
-          if (!vl_record_has_status(records.records[j], "ok") || isnan(each)) continue;
-          char *other = vl_compare_identity(records.records[j]);
-          if (strcmp(identity, other) == 0) values[count++] = each;
-          free(other);
-        }
-        *value = vl_statistics_median(values, count);
-      }
-      free(identity);
-    }
-    free(values);
-    free(records.records);
+int32_t vl_history_regressions(const History *history) {
+  int32_t metric_count, count = 0;
+  (void)vl_metric_all(&metric_count);
+  for (int32_t c = 0; c < history->cell_count; c++)
+    for (int32_t m = 0; m < metric_count; m++)
+      count += vl_history_regression(&history->cells[c].lines[m]) != NULL;
+  return count;
+}
+
+bool vl_history_shows(const HistoryLine *line) {
+  const char *column = line->metric->column;
+  bool headline = strcmp(column, "step_s") == 0 || strcmp(column, "needed_bytes") == 0;
+  return line->count > 0 && (headline || line->change_count > 0);
+}
+
+/* ---- Finding stores ----------------------------------------------------------------------------------------------- */
+
+static void add_night(History *history, const char *path) {
+  history->nights =
+      vl_reallocate(history->nights, (size_t)(history->night_count + 1) * sizeof *history->nights);
+  HistoryNight *night = &history->nights[history->night_count++];
+  *night = (HistoryNight){.injected = false};
+  snprintf(night->path, sizeof night->path, "%s", path);
+}
+
+static Status find_stores(const char *directory, int depth, History *history) {
+  if (vl_store_exists(directory)) {
+    add_night(history, directory);
+    return vl_ok();
   }
-}
-
-/* ---- Telling --------------------------------------------------------------------------------------------------------- */
-
-/* Eight heights from the lowest to the highest value; a point where a night has none. */
-static const char *sparkline(Document *document, const double *values, int32_t count) {
-  static const char *const heights[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  double low = INFINITY, high = -INFINITY;
-  char text[4 * MOST_NIGHTS + 1] = "";
-  for (int32_t i = 0; i < count; i++)
-    if (!isnan(values[i])) low = fmin(low, values[i]), high = fmax(high, values[i]);
-  /* Less than 1 % is shown flat: a picture of noise helps nobody. */
-  double range = fmax(high - low, 0.01 * high);
-  for (int32_t i = 0; i < count; i++) {
-    int height = isnan(values[i]) ? -1 : range > 0 ? (int)fmin(7, 8 * (values[i] - low) / range) : 0;
-    strcat(text, height < 0 ? "·" : heights[height]);
+  DIR *listing = opendir(directory);
+  if (!listing)
+    return vl_error(depth == 0 ? VL_INVALID : VL_ENVIRONMENT, "%s: %s", directory, strerror(errno));
+  Status status = vl_ok();
+  for (struct dirent *entry; status.code == VL_OK && (entry = readdir(listing));) {
+    char path[1024];
+    struct stat facts;
+    if (entry->d_name[0] == '.' || depth == DEEPEST) continue;
+    if (snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) >= (int)sizeof path) continue;
+    if (lstat(path, &facts) == 0 && S_ISDIR(facts.st_mode)) status = find_stores(path, depth + 1, history);
   }
-  return vl_document_format(document, "%s", text);
-}
-
-static const char *value_text(Document *document, const Column *column, double value) {
-  char text[32];
-  if (isnan(value)) return "n/a";
-  if (strcmp(column->unit, "bytes") == 0)
-    vl_format_bytes((int64_t)value, text, sizeof text);
-  else
-    vl_format_seconds(value, text, sizeof text);
-  return vl_document_format(document, "%s", text);
-}
-
-typedef struct Change {
-  int32_t night; /* the first of the new level; -1: none */
-  double share;  /* of the old level */
-} Change;
-
-/* The last change of level: for bytes any, for times one that the nights show to be no chance and that is at
- * least what compare calls one. */
-static Change last_change(const double *values, int32_t nights, bool exact) {
-  double *known = vl_allocate((size_t)(nights + 1) * sizeof *known);
-  int32_t *at = vl_allocate((size_t)(nights + 1) * sizeof *at), count = 0;
-  Change change = {-1, NAN};
-  for (int32_t i = 0; i < nights; i++)
-    if (!isnan(values[i])) {
-      at[count] = i;
-      known[count++] = values[i];
-    }
-  if (exact) {
-    for (int32_t i = 1; i < count; i++)
-      if (fabs(known[i] - known[i - 1]) > 0) change = (Change){at[i], known[i] / known[i - 1] - 1};
-  } else {
-    ChangePoint *points = vl_allocate((size_t)(count + 1) * sizeof *points);
-    int64_t found = vl_statistics_change_points(known, count, LEVEL, points);
-    for (int64_t p = 0; p < found; p++) {
-      int64_t from = p > 0 ? points[p - 1].at : 0, to = p + 1 < found ? points[p + 1].at : count,
-              here = points[p].at;
-      double share =
-          vl_statistics_median(known + here, to - here) / vl_statistics_median(known + from, here - from) - 1;
-      if (fabs(share) >= vl_compare_usual().min_change) change = (Change){at[here], share};
-    }
-    free(points);
-  }
-  free(known);
-  free(at);
-  return change;
-}
-
-enum { COLUMNS = 6 };
-
-static bool tell_line(const History *history, const Line *line, int32_t f, Document *document,
-                      const char **row) {
-  const double *values = line->values + f * history->night_count;
-  const Column *column = vl_column_find(followed[f]);
-  bool exact = strcmp(column->unit, "bytes") == 0 && strcmp(followed[f], "needed_bytes") != 0;
-  double first = NAN, last = NAN;
-  for (int32_t i = 0; i < history->night_count; i++)
-    if (!isnan(values[i])) {
-      if (isnan(first)) first = values[i];
-      last = values[i];
-    }
-  Change change = last_change(values, history->night_count, exact);
-  char cell[1024];
-  vl_compare_cell_text(line->record, cell, sizeof cell);
-  row[0] = vl_document_format(document, "%s", cell);
-  row[1] = column->name;
-  row[2] = sparkline(document, values, history->night_count);
-  row[3] = value_text(document, column, first);
-  row[4] = value_text(document, column, last);
-  bool bad = change.night >= 0 && change.share > 0;
-  row[5] = change.night < 0 ? "none"
-                            : vl_document_format(document, "%s %+.1f %%, %s %s", bad ? "WORSE" : "better",
-                                                 100 * change.share, bad ? "first bad night" : "since",
-                                                 history->nights[change.night].name);
-  return bad;
-}
-
-static Document *tell(const History *history, const char *directory, int32_t *bad) {
-  static const TableColumn columns[COLUMNS] = {{"cell", "", false},   {"metric", "", false},
-                                               {"nights", "", false}, {"first", "", false},
-                                               {"last", "", false},   {"last change", "", false}};
-  Document *document = vl_document_create();
-  int32_t rows = 0;
-  *bad = 0;
-  document->title = vl_document_format(document, "vramlab: history of %s", directory);
-  document->subtitle =
-      vl_document_format(document, "%" PRId32 " nights, %s to %s", history->night_count,
-                         history->nights[0].name, history->nights[history->night_count - 1].name);
-  const char *told[COLUMNS];
-  for (int32_t i = 0; i < history->count; i++)
-    for (int32_t f = 0; f < FOLLOWED; f++)
-      for (int32_t n = 0; n < history->night_count; n++)
-        if (!isnan(history->lines[i].values[f * history->night_count + n])) {
-          rows++;
-          break;
-        }
-  Passage *table = vl_document_add(document, PASSAGE_TABLE, true, "Each cell, night after night");
-  vl_document_table(document, table, columns, COLUMNS, rows);
-  int32_t at = 0;
-  for (int pass = 0; pass < 2; pass++) /* what got worse first */
-    for (int32_t i = 0; i < history->count; i++)
-      for (int32_t f = 0; f < FOLLOWED; f++) {
-        bool worse = tell_line(history, &history->lines[i], f, document, told);
-        if (strcmp(told[4], "n/a") == 0 || worse != (pass == 0)) continue;
-        *bad += worse;
-        for (int32_t c = 0; c < COLUMNS; c++)
-          table->rows[at][c] = told[c];
-        at++;
-      }
-  vl_document_add(
-      document, PASSAGE_NOTE, true,
-      "Lines go from the lowest to the highest value; less than 1 % is drawn flat, a point is a night "
-      "without "
-      "one. Bytes change when they differ; times where E-divisive finds a change of level of at least 3 %.");
-  return document;
-}
-
-Status vl_history(const char *directory, Document **document, int32_t *bad) {
-  History *history = vl_allocate(sizeof *history);
-  history->index = json_object();
-  Status status = open_nights(history, directory);
-  for (int32_t n = 0; n < history->night_count && status.code == VL_OK; n++)
-    fill_night(history, n);
-  if (status.code == VL_OK) *document = tell(history, directory, bad);
-  for (int32_t i = 0; i < history->count; i++)
-    free(history->lines[i].values);
-  free(history->lines);
-  json_decref(history->index);
-  for (int32_t n = 0; n < MOST_NIGHTS; n++)
-    for (int32_t s = 0; s < history->nights[n].store_count; s++)
-      vl_store_close(&history->nights[n].stores[s]);
-  free(history);
+  closedir(listing);
   return status;
+}
+
+static int by_time(const void *a, const void *b) {
+  const HistoryNight *one = a, *other = b;
+  int order = strcmp(one->when, other->when);
+  return order != 0 ? order : strcmp(one->path, other->path);
+}
+
+/* Opens each store once for its date, so that nights are in order whatever they are called. */
+static Status date_nights(History *history) {
+  for (int32_t i = 0; i < history->night_count; i++) {
+    Store *store;
+    VL_TRY(vl_store_open(history->nights[i].path, &store));
+    const char *created = vl_record_text(vl_store_head(store), "created_utc");
+    HistoryNight *night = &history->nights[i];
+    snprintf(night->when, sizeof night->when, "%.16s", created ? created : "unknown");
+    if (night->when[10] == 'T') night->when[10] = ' ';
+    vl_store_close(&store);
+  }
+  qsort(history->nights, (size_t)history->night_count, sizeof *history->nights, by_time);
+  return vl_ok();
+}
+
+/* ---- Reading -------------------------------------------------------------------------------------------------------- */
+
+/* A cell on a machine: times of two machines are two lines. */
+static HistoryCell *cell_of(History *history, json_t *index, const json_t *record) {
+  static const char *const machine[] = {"hardware", "hostname"};
+  char *identity = vl_compare_identity(record), key[4096];
+  const char *on[2];
+  for (int i = 0; i < 2; i++)
+    on[i] = vl_record_text(record, machine[i]);
+  bool predicted = vl_record_is_predicted(record);
+  snprintf(key, sizeof key, "%s|%s|%s|%lld", predicted || !on[0] ? "" : on[0],
+           predicted || !on[1] ? "" : on[1], identity, (long long)vl_record_integer(record, "threads"));
+  free(identity);
+  json_t *at = json_object_get(index, key);
+  int32_t metric_count;
+  const Metric *metrics = vl_metric_all(&metric_count);
+  if (!at) {
+    history->cells =
+        vl_reallocate(history->cells, (size_t)(history->cell_count + 1) * sizeof *history->cells);
+    HistoryCell *cell = &history->cells[history->cell_count];
+    *cell = (HistoryCell){.predicted = predicted,
+                          .lines = vl_allocate((size_t)metric_count * sizeof *cell->lines)};
+    for (int32_t m = 0; m < metric_count; m++)
+      cell->lines[m] = (HistoryLine){.metric = &metrics[m]};
+    at = json_integer(history->cell_count++);
+    json_object_set_new(index, key, at);
+  }
+  HistoryCell *cell = &history->cells[json_integer_value(at)];
+  vl_compare_cell_text(record, cell->text, sizeof cell->text);
+  return cell;
+}
+
+static double value_of(const Metric *metric, const json_t *record) {
+  if (strcmp(metric->column, "status") == 0) return vl_record_has_status(record, "ok") ? 1 : 0;
+  return metric->by == COMPARE_TEXT ? NAN : vl_record_real(record, metric->column);
+}
+
+static void add_point(HistoryLine *line, int32_t night, double value) {
+  line->points = vl_reallocate(line->points, (size_t)(line->count + 1) * sizeof *line->points);
+  line->points[line->count++] = (HistoryPoint){night, value};
+}
+
+/* Every repetition is a point, until the night is over: then its times are their median, and others the
+ * largest (of a status the worst). */
+static void close_night(HistoryLine *line, int32_t night) {
+  int32_t first = line->count;
+  while (first > 0 && line->points[first - 1].night == night)
+    first--;
+  if (line->count - first < 2) return;
+  double value = level_of(line, first, line->count);
+  bool status = strcmp(line->metric->column, "status") == 0;
+  for (int32_t i = first; line->metric->by != COMPARE_TIME && i < line->count; i++) {
+    double each = line->points[i].value;
+    if (i == first || (status ? each < value : each > value)) value = each;
+  }
+  line->points[first].value = value;
+  line->count = first + 1;
+}
+
+static Status read_night(History *history, json_t *index, int32_t night) {
+  Store *store;
+  int32_t metric_count;
+  const Metric *metrics = vl_metric_all(&metric_count);
+  VL_TRY(vl_store_open(history->nights[night].path, &store));
+  for (int64_t i = 0; i < vl_store_count(store); i++) {
+    const json_t *record = vl_store_record(store, i);
+    HistoryCell *cell = cell_of(history, index, record);
+    if (vl_record_text(record, "injected")) history->nights[night].injected = true;
+    for (int32_t m = 0; m < metric_count; m++) {
+      double value = value_of(&metrics[m], record);
+      if (!isnan(value)) add_point(&cell->lines[m], night, value);
+    }
+  }
+  for (int32_t c = 0; c < history->cell_count; c++)
+    for (int32_t m = 0; m < metric_count; m++)
+      close_night(&history->cells[c].lines[m], night);
+  vl_store_close(&store);
+  return vl_ok();
+}
+
+static int32_t time_metric(void) {
+  int32_t count, at = 0;
+  const Metric *metrics = vl_metric_all(&count);
+  while (at < count && strcmp(metrics[at].column, "step_s") != 0)
+    at++;
+  return at;
+}
+
+/* What all cells of a night have in common is the machine, or code that all use. */
+static void judge_machine(History *history) {
+  int32_t at = time_metric(), metric_count;
+  double *ratios = vl_allocate((size_t)(history->cell_count + 1) * sizeof *ratios);
+  history->machine = (HistoryLine){.metric = &vl_metric_all(&metric_count)[at]};
+  for (int32_t night = 0; night < history->night_count; night++) {
+    int64_t count = 0;
+    for (int32_t c = 0; c < history->cell_count; c++) {
+      const HistoryLine *line = &history->cells[c].lines[at];
+      for (int32_t i = 0; !history->cells[c].predicted && i < line->count; i++)
+        if (line->points[i].night == night)
+          ratios[count++] = line->points[i].value / level_of(line, 0, line->count);
+    }
+    if (count >= MACHINE_CELLS) add_point(&history->machine, night, vl_statistics_median(ratios, count));
+  }
+  vl_history_judge(&history->machine, false);
+  free(ratios);
+}
+
+Status vl_history_load(const char *directory, History *history) {
+  *history = (History){0};
+  VL_TRY(find_stores(directory, 0, history));
+  if (history->night_count == 0)
+    return vl_error(VL_INVALID,
+                    "%s: no store in it, nor %d folders below; one is made by vramlab run SUITE -o",
+                    directory, DEEPEST);
+  VL_TRY(date_nights(history));
+  json_t *index = json_object();
+  Status status = vl_ok();
+  for (int32_t i = 0; i < history->night_count && status.code == VL_OK; i++)
+    status = read_night(history, index, i);
+  json_decref(index);
+  VL_TRY(status);
+  int32_t metric_count;
+  (void)vl_metric_all(&metric_count);
+  for (int32_t c = 0; c < history->cell_count; c++)
+    for (int32_t m = 0; m < metric_count; m++) {
+      HistoryLine *line = &history->cells[c].lines[m];
+      bool varies = line->metric->by == COMPARE_TIME || line->metric->by == COMPARE_MARGIN;
+      vl_history_judge(line, history->cells[c].predicted || !varies);
+    }
+  judge_machine(history);
+  return vl_ok();
+}
+
+void vl_history_free(History *history) {
+  int32_t metric_count;
+  (void)vl_metric_all(&metric_count);
+  for (int32_t c = 0; c < history->cell_count; c++) {
+    for (int32_t m = 0; m < metric_count; m++)
+      free(history->cells[c].lines[m].points);
+    free(history->cells[c].lines);
+  }
+  free(history->cells);
+  free(history->machine.points);
+  free(history->nights);
+  *history = (History){0};
 }

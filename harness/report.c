@@ -140,11 +140,11 @@ static const struct argp_option options_table[] = {
     {"output", 'o', "FILE", 0, "write there instead of report.html or report.md in the store, - for stdout",
      0},
     {"label", 'l', "TEXT", 0, "what a store is called beside others, in the order of the stores", 0},
-    {"history", KEY_HISTORY, "DIR", 0,
-     "of the stores in a directory, or of its nights (scripts/nightly): how every cell went and where it got "
-     "worse",
-     0},
     {"reference", 'r', "LABEL", 0, "which label the others are divided by (the first)", 0},
+    {"history", KEY_HISTORY, "DIR", 0,
+     "all stores in a directory, as of nightly runs: a line a cell and metric, and the first night of each "
+     "change; term or html",
+     0},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
@@ -160,7 +160,6 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     argp_error(state, "unknown format '%s'; accepted: term, md, html", text);
     return 0;
   case 'o': command->output = text; return 0;
-  case KEY_HISTORY: command->history = text; return 0;
   case ARGP_KEY_ARG:
     if (command->store_count == VL_MAX_LABELS) argp_error(state, "more than %d stores", VL_MAX_LABELS);
     command->stores[command->store_count++] = text;
@@ -170,7 +169,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     if (command->label_count == VL_MAX_LABELS) argp_error(state, "more than %d labels", VL_MAX_LABELS);
     command->labels[command->label_count++] = text;
     return 0;
+  case KEY_HISTORY: command->history = text; return 0;
   case ARGP_KEY_END:
+    if (command->history != NULL && (command->store_count > 0 || command->label_count > 0))
+      argp_error(state, "--history goes without stores and labels: it takes all in its directory");
+    if (command->history != NULL && command->format == REPORT_MARKDOWN)
+      argp_error(state, "--history: accepted formats: term, html");
     vl_labelled_check(state, command->store_count, command->labels, command->label_count, command->reference);
     return 0;
   default: return ARGP_ERR_UNKNOWN;
@@ -180,7 +184,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 static const struct argp report_argp = {
     .options = options_table,
     .parser = parse_option,
-    .args_doc = "[STORE]\nSTORE STORE... --label A --label B...",
+    .args_doc = "[STORE]\nSTORE STORE... --label A --label B...\n--history DIR",
     .doc = "Reports a store of results: what each recipe needs and costs, where the memory goes, and what it "
            "says about the article's claims. STORE is a directory, its results.h5, or latest (the default). "
            "Several stores, of several machines or versions, each with a label, are compared."};
@@ -272,18 +276,43 @@ static Status report_compare(const ReportCommand *command) {
   return status;
 }
 
+/* To stdout, or to a file that is whole or not there. */
+static Status write_history(const ReportCommand *command, const History *history) {
+  bool page = command->format == REPORT_HTML;
+  char usual[4200], unfinished[4300];
+  snprintf(usual, sizeof(usual), "%.4090s/history.html", command->history);
+  const char *path = command->output != NULL ? command->output : page ? usual : "-";
+  if (strcmp(path, "-") == 0) {
+    if (page) return vl_history_html(history, command->history, stdout);
+    vl_history_term(history, command->history, stdout);
+    return vl_ok();
+  }
+  snprintf(unfinished, sizeof(unfinished), "%.4200s.tmp", path);
+  FILE *out = fopen(unfinished, "w");
+  if (out == NULL) return vl_error(VL_ENVIRONMENT, "%s: %s", unfinished, strerror(errno));
+  Status status = vl_ok();
+  if (page)
+    status = vl_history_html(history, command->history, out);
+  else
+    vl_history_term(history, command->history, out);
+  bool failed = ferror(out) != 0;
+  failed = fclose(out) != 0 || failed;
+  if (status.code == VL_OK && (failed || rename(unfinished, path) != 0))
+    status = vl_error(VL_ENVIRONMENT, "%s: cannot be written: %s", path, strerror(errno));
+  if (status.code == VL_OK)
+    printf("%s\n", path);
+  else
+    unlink(unfinished);
+  return status;
+}
+
 /* Exit code 1 where something got worse and stayed so. */
 static Status report_history(const ReportCommand *command, int *code) {
-  Document *document = NULL;
-  int32_t bad;
-  VL_TRY(vl_history(command->history, &document, &bad));
-  Status status = vl_ok();
-  if (command->format == REPORT_TERM && command->output == NULL)
-    vl_report_term(document, stdout, vl_terminal_width(stdout), vl_terminal_color(stdout));
-  else
-    status = write_out(document, command->format, "figures", command->output != NULL ? command->output : "-");
-  vl_document_destroy(&document);
-  *code = bad > 0;
+  History history;
+  Status status = vl_history_load(command->history, &history);
+  if (status.code == VL_OK) status = write_history(command, &history);
+  *code = vl_history_regressions(&history) > 0;
+  vl_history_free(&history);
   return status;
 }
 
