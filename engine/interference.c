@@ -7,6 +7,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+static const int64_t LEAST_NS = 500000000;
+
 /* Seconds of all processors since the system started: all, used by anybody, and taken by the hypervisor. */
 static bool read_processors(double *all_s, double *used_s, double *stolen_s) {
   FILE *file = fopen("/proc/stat", "r");
@@ -30,7 +32,7 @@ static double seconds(struct timeval time) { return (double)time.tv_sec + (doubl
 
 Interference engine_interference_begin(void) {
   struct rusage usage;
-  Interference now = {0};
+  Interference now = {.at_ns = vl_monotonic_ns()};
   now.known = read_processors(&now.all_s, &now.used_s, &now.stolen_s) && getrusage(RUSAGE_SELF, &usage) == 0;
   if (!now.known) return now;
   now.own_s = seconds(usage.ru_utime) + seconds(usage.ru_stime);
@@ -42,10 +44,11 @@ void engine_interference_end(const Interference *begun, CellResult *result) {
   Interference now = engine_interference_begin();
   double load;
   if (getloadavg(&load, 1) == 1) result->load_average = load;
+  if (!begun->known || !now.known) return;
+  result->involuntary_switches = now.involuntary_switches - begun->involuntary_switches;
   double all_s = now.all_s - begun->all_s;
-  if (!begun->known || !now.known || !(all_s > 0)) return;
+  if (now.at_ns - begun->at_ns < LEAST_NS || !(all_s > 0)) return;
   double others_s = now.used_s - begun->used_s - (now.own_s - begun->own_s);
   result->steal_share = (now.stolen_s - begun->stolen_s) / all_s;
   result->other_cpu_share = others_s > 0 ? others_s / all_s : 0;
-  result->involuntary_switches = now.involuntary_switches - begun->involuntary_switches;
 }

@@ -213,12 +213,14 @@ void engine_prefetch_close(Prefetch **prefetch);
 
 typedef struct Interference {
   bool known;
+  int64_t at_ns;                  /* of the monotonic clock */
   double all_s, used_s, stolen_s; /* of all processors, since the system started */
   double own_s;                   /* of this process */
   int64_t involuntary_switches;
 } Interference;
 Interference engine_interference_begin(void);
-/* Since then, into the result's fields. */
+/* Since then, into the result's fields. Shares of the processors stay unknown below half a second: the kernel
+ * counts in hundredths, and a tick more or less would pass for a neighbour. */
 void engine_interference_end(const Interference *begun, CellResult *result);
 
 /* Mean loss over the held-out labels, share of those predicted right and, of volumes, Dice, by an evaluation

@@ -200,6 +200,13 @@ static json_t *interference(const CellView *view, const Column *column, const ch
   return field_value(view->result, column);
 }
 
+static json_t *processor_share(const CellView *view, const Column *column, const char **reason) {
+  if (view->result->device.predicts || view->result->involuntary_switches < 0)
+    return interference(view, column, reason);
+  *reason = "steps were measured for less than half a second, which is too short to tell";
+  return field_value(view->result, column);
+}
+
 /* What would not be there on a machine of one's own: beyond these shares a step time is no longer the
  * program's. */
 static json_t *disturbed(const CellView *view, const Column *column, const char **reason) {
@@ -490,10 +497,10 @@ static const Column table[] = {
     {"step_drift_p", "step_drift_p", "1", COLUMN_REAL, "probability of such a trend by chance (Mann-Kendall)",
      step_drift_p, 0, 0},
     {"steal_share", "steal_share", "1", COLUMN_REAL,
-     "share of the processors' time that the hypervisor took in the measured steps", interference,
+     "share of the processors' time that the hypervisor took in the measured steps", processor_share,
      RESULT(steal_share)},
     {"other_cpu_share", "other_cpu_share", "1", COLUMN_REAL, "share of it that other processes used",
-     interference, RESULT(other_cpu_share)},
+     processor_share, RESULT(other_cpu_share)},
     {"involuntary_switches", "involuntary_switches", "1", COLUMN_INTEGER,
      "times the process was put aside for another in the measured steps", interference,
      RESULT(involuntary_switches)},

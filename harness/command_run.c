@@ -12,7 +12,17 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KEY_FAILED = 0x200, KEY_RESUME, KEY_JSON, KEY_REPEAT, KEY_ORDER_SEED, KEY_CELL, KEY_SHARD, KEY_CTEST };
+enum {
+  KEY_FAILED = 0x200,
+  KEY_RESUME,
+  KEY_JSON,
+  KEY_REPEAT,
+  KEY_ORDER_SEED,
+  KEY_CELL,
+  KEY_SHARD,
+  KEY_CTEST,
+  KEY_RETRIES
+};
 
 typedef struct RunCommand {
   CellOptions cell;
@@ -21,6 +31,7 @@ typedef struct RunCommand {
   Shard shard;
   bool json, ctest, quiet, dry_run, failed, resume;
   int64_t repeat, order_seed; /* 0: as the suite says; -1: none */
+  int64_t retries;
   char command_line[1024];
 } RunCommand;
 
@@ -36,6 +47,8 @@ static const struct argp_option options_table[] = {
      "every measured cell so often, each time in a process of its own, in rounds", 3},
     {"order-seed", KEY_ORDER_SEED, "N", 0,
      "of the random order of cells within a round (0; without rounds and seed: as the suite lists them)", 3},
+    {"retries", KEY_RETRIES, "N", 0,
+     "at the end, measure again what was disturbed, up to N times; the last time counts (0)", 3},
     {"resume", KEY_RESUME, NULL, 0, "go on with the suite's newest results (with -o: with those there)", 3},
     {"failed", KEY_FAILED, NULL, 0, "go on, and run again what timed out, crashed, diverged or was skipped",
      3},
@@ -72,6 +85,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     if (status.code != VL_OK) argp_error(state, "%s", status.message);
     return 0;
   }
+  case KEY_RETRIES: {
+    Status status = vl_parse_integer("--retries", text, 0, 1000, &command->retries);
+    if (status.code != VL_OK) argp_error(state, "%s", status.message);
+    return 0;
+  }
   case KEY_RESUME: command->resume = true; return 0;
   case KEY_FAILED: command->failed = command->resume = true; return 0;
   case ARGP_KEY_ARG:
@@ -81,11 +99,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   case ARGP_KEY_END:
     if (!command->suite && !(command->cell.given & GIVEN_CASE))
       argp_error(state, "give a suite (vramlab list suites) or --case");
-    if (!command->suite &&
-        (command->filter || command->exclude || command->dry_run || command->resume || command->repeat > 0 ||
-         command->order_seed >= 0 || command->cell_key || command->shard.count > 0 || command->ctest))
+    if (!command->suite && (command->filter || command->exclude || command->dry_run || command->resume ||
+                            command->repeat > 0 || command->order_seed >= 0 || command->retries > 0 ||
+                            command->cell_key || command->shard.count > 0 || command->ctest))
       argp_error(state, "--filter, --exclude, --cell, --shard, --dry-run, --ctest, --repeat, --order-seed, "
-                        "--resume and --failed go with a suite");
+                        "--retries, --resume and --failed go with a suite");
     if (command->cell.recipe_count > 1 || command->cell.capacity_count > 1)
       argp_error(state, "one recipe and one capacity; several are for a suite or max-batch");
     return 0;
@@ -207,7 +225,7 @@ static void print_leak(const json_t *record) {
 static void print_cell(const SuiteCell *cell, const json_t *record) {
   char label[VL_RECIPE_BYTES + 160];
   const char *status = vl_record_text(record, "status"), *error = vl_record_text(record, "error");
-  double rate = vl_record_real(record, "samples_per_s"), step_s = vl_record_real(record, "step_s");
+  double rate = vl_record_real(record, "samples_per_s");
   vl_cell_label(cell, label, sizeof label);
   printf("%s\n%-12s %s%s%s\n", label, "status", status, error ? ": " : "", error ? error : "");
   printf("%-12s %s\n", "numbers are", vl_record_text(record, "provenance"));
@@ -222,15 +240,15 @@ static void print_cell(const SuiteCell *cell, const json_t *record) {
   print_losses(record);
   print_dice(record);
   if (isnan(rate)) return;
-  char text[32];
-  vl_format_seconds(step_s, text, sizeof text);
+  char text[128];
+  vl_step_time_text(record, text, sizeof text);
   double tokens = vl_record_real(record, "tokens_per_s");
   const char *disturbed = vl_record_text(record, "disturbed");
   if (disturbed) printf("%-12s %s\n", "disturbed", disturbed);
   printf("%-12s %.2f samples/s, ", "speed", rate);
   if (!isnan(tokens)) printf("%.0f tokens/s, ", tokens);
   bool queue = vl_record_text(record, "queue") != NULL;
-  printf("%s %s\n", queue ? "a pass in" : cell->spec.inference ? "a batch in" : "median step", text);
+  printf("%s %s\n", queue ? "a pass in" : cell->spec.inference ? "a batch in" : "a step in", text);
 }
 
 static void print_json(const json_t *json) {
@@ -402,7 +420,8 @@ static Status run_cells(const RunCommand *command, const Suite *suite, int *exit
   VL_TRY(suite_directory(command, suite, directory, sizeof directory));
   VL_TRY(open_store(directory, suite->name, command->command_line, &store));
   Status status = command->output || command->resume ? vl_ok() : vl_mark_latest(suite->name, directory);
-  SuiteRunOptions options = {.quiet = command->quiet, .rerun_failed = command->failed};
+  SuiteRunOptions options = {
+      .quiet = command->quiet, .rerun_failed = command->failed, .retries = command->retries};
   if (status.code == VL_OK) {
     status = vl_suite_run(suite, store, &options, &counts);
     status = finish_suite(command, suite, store, &counts, status);

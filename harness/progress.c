@@ -36,6 +36,17 @@ void vl_cell_label(const SuiteCell *cell, char *label, size_t size) {
            spec->profile, *spec->recipe ? spec->recipe : "baseline");
 }
 
+void vl_step_time_text(const json_t *record, char *text, size_t size) {
+  char median[32], interval[64] = "";
+  double step_s = vl_record_real(record, "step_s"), low_s = vl_record_real(record, "step_s_low"),
+         high_s = vl_record_real(record, "step_s_high");
+  vl_format_seconds(step_s, median, sizeof median);
+  if (isfinite(low_s) && isfinite(high_s))
+    snprintf(interval, sizeof interval, " (%+.1f %% %+.1f %%)", 100 * (low_s / step_s - 1),
+             100 * (high_s / step_s - 1));
+  snprintf(text, size, "%s%s, median of %" PRId64, median, interval, vl_record_integer(record, "step_count"));
+}
+
 void vl_progress_start(Progress *progress, bool quiet) {
   *progress = (Progress){.quiet = quiet, .terminal = isatty(STDERR_FILENO)};
 }
@@ -142,7 +153,13 @@ static void print_result(const json_t *record) {
     vl_format_bytes(needed, bytes, sizeof bytes);
     fprintf(stderr, ", needs %s", bytes);
   }
-  if (!isnan(rate)) fprintf(stderr, ", %.1f samples/s", rate);
+  if (!isnan(rate)) {
+    char step[128];
+    vl_step_time_text(record, step, sizeof step);
+    fprintf(stderr, ", %.1f samples/s, step %s", rate, step);
+  }
+  if (vl_record_text(record, "disturbed"))
+    fprintf(stderr, "; disturbed: %s", vl_record_text(record, "disturbed"));
   if (strcmp(status, "ok") != 0 && error) fprintf(stderr, ": %s", error);
 }
 

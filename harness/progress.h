@@ -23,6 +23,11 @@ typedef struct Progress {
 /* What a cell is called in lines and filters: "resnet50 batch 16 cpu baseline". */
 void vl_cell_label(const SuiteCell *cell, char *label, size_t size);
 
+/* The median step with how far its 95 % interval reaches to both sides, where there is one: "12.3 ms (-0.8 %
+ * +1.1
+ * %), median of 12". */
+void vl_step_time_text(const json_t *record, char *text, size_t size);
+
 void vl_progress_start(Progress *progress, bool quiet);
 /* Announces a cell that is going to run. */
 void vl_progress_expect(Progress *progress, const SuiteCell *cell);

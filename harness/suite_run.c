@@ -135,19 +135,52 @@ static void name_suite(json_t *record, const Suite *suite, json_t *claims) {
   json_object_del(reasons, "suite_sha256");
 }
 
-static Status run_and_store(Runner *runner, const SuiteCell *cell, const Suite *suite, json_t *claims,
-                            Store *store, Progress *progress) {
+/* What all cells of a suite share while it runs. */
+typedef struct Job {
+  Runner *runner;
+  const Suite *suite;
+  json_t *claims;
+  Store *store;
+  Progress *progress;
+} Job;
+
+static Status run_and_store(const Job *job, const SuiteCell *cell) {
   json_t *record;
   TimelineEvent *events;
   int64_t event_count;
-  vl_progress_begin(progress, cell);
-  VL_TRY(run_or_skip(runner, cell, &record, &events, &event_count));
-  name_suite(record, suite, claims);
-  Status status = vl_store_append(store, record, events, event_count);
-  vl_progress_end(progress, record);
+  vl_progress_begin(job->progress, cell);
+  VL_TRY(run_or_skip(job->runner, cell, &record, &events, &event_count));
+  name_suite(record, job->suite, job->claims);
+  Status status = vl_store_append(job->store, record, events, event_count);
+  vl_progress_end(job->progress, record);
   json_decref(record);
   free(events);
   return status;
+}
+
+static Status run_wanted(const Job *job, const bool *wanted) {
+  for (int64_t i = 0; i < job->suite->cell_count; i++) {
+    if (!wanted[i]) continue;
+    if (vl_runner_stop_requested(job->runner))
+      return vl_error(VL_INTERRUPTED, "stopped after %lld of %lld cells", (long long)job->progress->done,
+                      (long long)job->progress->total);
+    VL_TRY(run_and_store(job, &job->suite->cells[i]));
+  }
+  return vl_ok();
+}
+
+/* Whether there are any. */
+static bool want_disturbed(const Job *job, bool *wanted) {
+  bool any = false;
+  for (int64_t i = 0; i < job->suite->cell_count; i++) {
+    char key[17];
+    vl_cell_key(&job->suite->cells[i], key);
+    const json_t *record = vl_store_find(job->store, key);
+    wanted[i] = record && vl_record_text(record, "disturbed");
+    if (wanted[i]) vl_progress_expect(job->progress, &job->suite->cells[i]);
+    any = any || wanted[i];
+  }
+  return any;
 }
 
 static void count_cells(const SuiteCell *cells, int64_t count, const Store *store, SuiteRunCounts *counts) {
@@ -181,14 +214,10 @@ Status vl_suite_run(const Suite *suite, Store *store, const SuiteRunOptions *opt
   vl_progress_publish(&progress, vl_store_path(store), suite->name, counts->already_there);
   RunnerOptions runner_options = {.step_done = vl_progress_step, .context = &progress};
   Status status = vl_runner_create(&runner_options, &runner);
-  for (int64_t i = 0; i < count && status.code == VL_OK; i++) {
-    if (!wanted[i]) continue;
-    if (vl_runner_stop_requested(runner))
-      status = vl_error(VL_INTERRUPTED, "stopped after %lld of %lld cells", (long long)progress.done,
-                        (long long)progress.total);
-    else
-      status = run_and_store(runner, &cells[i], suite, claims, store, &progress);
-  }
+  Job job = {runner, suite, claims, store, &progress};
+  if (status.code == VL_OK) status = run_wanted(&job, wanted);
+  for (int64_t i = 0; i < options->retries && status.code == VL_OK && want_disturbed(&job, wanted); i++)
+    status = run_wanted(&job, wanted);
   vl_runner_destroy(&runner);
   vl_progress_finish(&progress, &status);
   json_decref(claims);

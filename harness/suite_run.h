@@ -6,6 +6,7 @@
 
 typedef struct SuiteRunOptions {
   bool quiet;
+  int64_t retries;   /* so often, after the last cell, those are measured again whose times are doubtful */
   bool rerun_failed; /* timeout, crashed, diverged and skipped cells of an earlier run are run again */
 } SuiteRunOptions;
 

@@ -2,7 +2,9 @@
 on purpose is no baseline; JSON and JUnit's XML parse whatever names hold; wrong usage is refused."""
 
 import json
+import os
 import subprocess
+import sys
 import xml.etree.ElementTree as xml
 
 from program import ProgramTest, main, strict_json
@@ -15,6 +17,13 @@ cells:
   - case: resnet50
     settings: {size: 64}
     recipe: [baseline, amp=bf16]
+"""
+ONE_MEASURED = """name: one
+title: One
+help: One measured cell.
+defaults: {device: cpu, batch: 2, steps: 10, threads: 1}
+cells:
+  - {case: resnet50, settings: {size: 64}, recipe: [baseline]}
 """
 
 
@@ -98,6 +107,37 @@ class Compare(ProgramTest):
         self.assertIsNone(strict_json(self.run_program(*small).stdout)["stopped_by"])
         self.refuses(*small, "--max-noise", "-1", says="--max-noise")
         self.refuses("run", "--case", "resnet50", "--monitor", "--max-noise", "5", says="monitor")
+
+    def test_what_was_disturbed_is_measured_again(self):
+        (self.folder / "one.yaml").write_text(ONE_MEASURED, encoding="utf-8")
+        # So many threads that a step of one thread has less than half of every processor.
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
+        try:
+            done = self.run_program("run", "./one.yaml", "--retries", "2", "-o", "out")
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
+        records = [line for line in self.journal("out") if line.get("case")]
+        if records[0]["involuntary_switches"] is None:
+            self.skipTest("the system does not tell who uses the processors")
+        self.assertEqual(len(records), 3)
+        self.assertEqual(len({record["cell_key"] for record in records}), 1)
+        for record in records:
+            self.assertIn("other processes used", record["disturbed"])
+            self.assertGreater(record["other_cpu_share"], 0.1)
+        self.assertEqual(done.stderr.count("; disturbed: other processes used"), 3, done.stderr)
+        self.assertRegex(done.stderr, r"step [0-9.]+ m?s \(-?\+?[0-9.]+ % \+[0-9.]+ %\), median of 10")
+
+    def test_a_short_measurement_accuses_nobody(self):
+        record = strict_json(self.run_program(
+            "run", "--case", "resnet50", "--set", "size=32", "--batch", "1", "--infer", "--device", "cpu", "--json", "--steps",
+            "1", "--threads", "1").stdout)
+        if record["step_times_s"][0] > 0.4:
+            self.skipTest("this machine is too slow to measure shortly")
+        self.assertIsNone(record["other_cpu_share"])
+        self.assertIsNone(record["steal_share"])
+        self.assertIn("half a second", record["null_reasons"]["other_cpu_share"])
 
     def test_rounds(self):
         (self.folder / "small.yaml").write_text(SUITE.replace("device: plan", "device: cpu"), encoding="utf-8")

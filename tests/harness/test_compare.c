@@ -55,6 +55,12 @@ static void drift_is_a_trend(void **state) {
   NEAR(drift.p, erfc(44 / sqrt(125) / sqrt(2)));
   NEAR(vl_statistics_drift(down, 10).change, -9 / 5.5);
   assert_true(vl_statistics_drift(about, 10).p > 0.5);
+  /* scipy 1.17.1: theilslopes(y).slope * 11 / median(y); S = kendalltau(range(12), y).statistic * 66,
+   * 2 * norm.sf((S - 1) / sqrt(12 * 11 * 29 / 18)). */
+  double warming[] = {1.02, 1.00, 1.05, 1.04, 1.07, 1.06, 1.31, 1.10, 1.09, 1.13, 1.12, 1.16};
+  drift = vl_statistics_drift(warming, 12);
+  NEAR(drift.change, 0.12590020576131686);
+  NEAR(drift.p, 0.0020302944356094107);
   assert_true(isnan(vl_statistics_drift(up, 5).change));
   enum { MANY = 5000 };
   static double many[MANY];
