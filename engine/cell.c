@@ -96,6 +96,10 @@ static Status check_spec(Cell *cell) {
     return vl_error(VL_INVALID, "diagnose: not with a queue, whose steps differ");
   if (spec->diagnose && spec->timeline)
     return vl_error(VL_INVALID, "diagnose and timeline watch the same step: choose one");
+  if (spec->max_time_s > 0 && !(spec->max_noise > 0))
+    return vl_error(
+        VL_INVALID,
+        "--max-time ends what --max-noise began, which is not given; --steps tells how many steps");
   if (spec->max_noise > 0 && (spec->timeline || spec->monitor || spec->cross_check || spec->queue[0]))
     return vl_error(VL_INVALID, "a largest noise decides how many steps there are: not with a timeline, "
                                 "monitor, cross-check or queue");

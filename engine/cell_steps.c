@@ -292,7 +292,8 @@ Status cell_run_steps(Cell *cell) {
   }
   if (!result->device.predicts)
     VL_TRY(engine_prefetch_open(cell->inputs, fill_inputs, cell, &cell->prefetch));
-  cell->end_step = (uint64_t)(cell->first_step + total);
+  /* Nobody knows how many steps there will be until the noise is low. */
+  cell->end_step = (uint64_t)(cell->first_step + (spec->max_noise > 0 ? warmup + VL_MAX_STEPS : total));
   StepResult step;
   int64_t stall_ns = 0, start_ns = vl_monotonic_ns();
   for (int32_t i = 0; i < total; i++) {
@@ -322,7 +323,6 @@ Status cell_run_steps(Cell *cell) {
     if (!last || !wants_more(cell, (double)(vl_monotonic_ns() - start_ns) * 1e-9)) continue;
     steps++, total++;
     make_room(result, steps, total);
-    cell->end_step = (uint64_t)(cell->first_step + total);
   }
   if (!result->device.predicts) engine_interference_end(&cell->others, result);
   engine_prefetch_close(&cell->prefetch); /* others use the feed now */

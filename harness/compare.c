@@ -204,16 +204,13 @@ static void judge_times(const Group *base, const Group *now, Difference *differe
     a = samples_of(base, false);
     b = samples_of(now, false);
   }
+  difference->by_process = by_process;
   snprintf(difference->evidence, sizeof difference->evidence, "%lld and %lld %s", (long long)a.count,
            (long long)b.count, by_process ? "processes" : "steps of few processes");
   vl_compare_times(a.values, a.count, b.values, b.count, difference);
   if (a.count == 0 && b.count == 0) difference->metric = NULL; /* neither has a time */
   free(a.values);
   free(b.values);
-}
-
-static bool is_by_process(const Difference *difference) {
-  return strstr(difference->evidence, "steps") == NULL;
 }
 
 /* Of repetitions the largest: they agree, but where something is wrong. */
@@ -319,7 +316,7 @@ static void decide(const CompareOptions *options, StoreComparison *comparison) {
   vl_statistics_holm(p, count, adjusted);
   for (int64_t i = 0; i < count; i++) {
     times[i]->p = adjusted[i];
-    vl_compare_decide(options->min_change * (is_by_process(times[i]) ? 1 : STEPS_NEED), times[i]);
+    vl_compare_decide(options->min_change * (times[i]->by_process ? 1 : STEPS_NEED), times[i]);
   }
   comparison->machine_ratio = ratio_count >= 5 ? vl_statistics_median(ratios, ratio_count) : NAN;
   for (int32_t i = 0; i < comparison->count; i++) {

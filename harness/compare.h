@@ -49,6 +49,7 @@ typedef struct Difference {
   Contrast ratio; /* of times: now / base, geometric mean with its 95 % interval */
   double p; /* of times: of Welch's test on logarithms, for all cells of the comparison together (Holm) */
   double rank_p;                    /* and of Mann-Whitney's, by itself */
+  bool by_process;                  /* samples are processes, not steps of few */
   char evidence[VL_EVIDENCE_BYTES]; /* "8 and 8 processes", or why it is unclear */
 } Difference;
 

@@ -51,13 +51,13 @@ static void put_named_text(FILE *out, const char *name, const char *value) {
   put_text(out, value);
 }
 
-/* A tensor as the innermost frame, its layer as the one around it. */
+/* A tensor as the innermost frame, its layer as the one around it; none where there is no event. */
 static void put_frames(FILE *out, const TimelineEvent *event) {
-  const char *const names[] = {event->name, event->scope};
+  const char *const names[] = {event ? event->name : NULL, event ? event->scope : NULL};
   put_text(out, "frames");
   open_list(out);
   for (size_t i = 0; i < 2; i++) {
-    if (!*names[i]) continue;
+    if (!names[i] || !*names[i]) continue;
     open_map(out);
     put_named_text(out, "name", names[i]);
     put_named_text(out, "filename", i == 0 ? "tensor" : "layer");
@@ -204,12 +204,7 @@ static void put_block(FILE *out, int64_t address, int64_t bytes, const TimelineE
   put_named_integer(out, "size", bytes);
   put_named_integer(out, "requested_size", event ? event->requested_bytes : 0);
   put_named_text(out, "state", event ? "active_allocated" : "inactive");
-  if (event) {
-    put_frames(out, event);
-  } else {
-    put_text(out, "frames");
-    fputc(']', out);
-  }
+  put_frames(out, event);
   close_map(out);
 }
 
@@ -284,12 +279,7 @@ static void put_event(FILE *out, const char *action, int64_t address, int64_t by
   put_named_integer(out, "stream", 0);
   put_named_integer(out, "time_us", time_us);
   put_named_text(out, "category", category);
-  if (event) {
-    put_frames(out, event);
-  } else {
-    put_text(out, "frames");
-    fputc(']', out);
-  }
+  put_frames(out, event);
   close_map(out);
 }
 

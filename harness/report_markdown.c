@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-/* A cell of a table: a pipe would end it. */
+/* A cell of a table: a pipe would end it, the others begin markup. */
 static void cell(FILE *out, const char *text) {
   for (; *text != '\0'; text++) {
-    if (*text == '|') fputc('\\', out);
+    if (strchr("|<>`\\", *text) != NULL) fputc('\\', out);
     fputc(*text == '\n' ? ' ' : *text, out);
   }
 }

@@ -201,6 +201,15 @@ static void gather(Side *side, const SideMetric *metric) {
     }
     SideGroup *group =
         group_of(side, recipe, metric->equal_batch ? vl_record_batch(record) : 0, capacity_of(record));
+    const char *preserves = vl_record_text(record, "preserves");
+    if (group->preserves == NULL) group->preserves = preserves;
+    if (!same_text(group->preserves, preserves)) {
+      char why[96];
+      snprintf(why, sizeof why, "results: %.30s in one, %.30s in the other", group->preserves,
+               preserves != NULL ? preserves : "unknown");
+      leave_out(side, group->name, why);
+      continue;
+    }
     take(metric, record, &group->values[label]);
   }
   for (int32_t g = 0; metric->equal_batch && g < side->count; g++)

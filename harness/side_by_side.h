@@ -17,6 +17,7 @@ typedef struct SideValue {
 typedef struct SideGroup {
   char name[VL_RECIPE_BYTES + 64];
   const char *recipe;     /* of a record */
+  const char *preserves;  /* what it says of results: the same for all */
   int64_t batch;          /* 0: any */
   int64_t capacity_bytes; /* that was set for all; 0: each has its own memory */
   SideValue values[VL_MAX_LABELS];

@@ -106,6 +106,7 @@ class Compare(ProgramTest):
         self.assertEqual(len(never["step_times_s"]), never["step_count"])
         self.assertIsNone(strict_json(self.run_program(*small).stdout)["stopped_by"])
         self.refuses(*small, "--max-noise", "-1", says="--max-noise")
+        self.refuses(*small, "--max-time", "3", says="--max-noise")
         self.refuses("run", "--case", "resnet50", "--monitor", "--max-noise", "5", says="monitor")
 
     def test_what_was_disturbed_is_measured_again(self):

@@ -67,6 +67,22 @@ class Plot(ProgramTest):
         self.assertEqual({round(float(value), 6) for value in values} - {0.0}, {1.0, 2.0})
         self.assertEqual(other.stdout.strip(), "figures/speedup.svg")
 
+    def test_only_equal_gates_stand_side_by_side(self):
+        self.stores()
+        journal = self.folder / "b/journal.jsonl"
+        head, *records = self.journal("b")
+        for record in records:
+            if record["recipe"] == "amp=bf16":
+                record["preserves"] = "different-model"
+        journal.write_text("\n".join(map(json.dumps, [head, *records])) + "\n", encoding="utf-8")
+        self.plot("throughput-equal-batch")
+        data = (self.folder / "figures/throughput-equal-batch.dat").read_text(encoding="utf-8")
+        self.assertIn("baseline", data)
+        self.assertNotIn("amp=bf16", data)
+        labels = [word for label in LABELS for word in ("--label", label)]
+        told = self.run_program("report", "a", "b", *labels, "-f", "md", "-o", "-").stdout
+        self.assertIn("different-model", told)
+
     def test_nothing_to_draw(self):
         self.stores()
         for name in ("a", "b"):

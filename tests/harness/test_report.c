@@ -491,8 +491,31 @@ static void a_store_gets_its_report_i4(void **state) {
   assert_int_equal(vl_process_run(clean, NULL, NULL, 0, NULL, 0, &code).code, VL_OK);
 }
 
+/* What a name holds is text in a cell of a table too, in both formats that know markup. */
+static void no_name_is_markup(void **state) {
+  (void)state;
+  static const TableColumn columns[] = {{"name", "", false}};
+  Document *document = vl_document_create();
+  document->title = document->subtitle = "x";
+  Passage *table = vl_document_add(document, PASSAGE_TABLE, true, "Names");
+  vl_document_table(document, table, columns, 1, 1);
+  table->rows[0][0] = "<script>a\\|`b`</script>";
+  FILE *markdown = tmpfile(), *html = tmpfile();
+  vl_report_markdown(document, markdown);
+  assert_int_equal(vl_report_html(document, ".", html).code, VL_OK);
+  char *texts[] = {whole(markdown), whole(html)};
+  assert_null(strstr(texts[0], " <script>"));
+  assert_non_null(strstr(texts[0], "| \\<script\\>a\\\\\\|\\`b\\`\\</script\\> |"));
+  assert_null(strstr(texts[1], "<script>a"));
+  assert_non_null(strstr(texts[1], "&lt;script&gt;a"));
+  free(texts[0]);
+  free(texts[1]);
+  vl_document_destroy(&document);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(no_name_is_markup),
       cmocka_unit_test(numbers_agree_between_formats),
       cmocka_unit_test(saved_and_speed_are_against_the_baseline),
       cmocka_unit_test(peers_stand_beside_ours_with_ratios),
