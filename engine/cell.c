@@ -213,7 +213,7 @@ static Status run_cell(Cell *cell) {
     VL_TRY(vl_state_save(cell->state, cell->spec->save_state,
                          cell->first_step + cell->spec->warmup + cell->spec->steps, cell->spec->seed));
   }
-  return vl_ok();
+  return cell_record_ops(cell);
 }
 
 /* Out of memory, divergence and unsupported are results. */

@@ -124,6 +124,9 @@ Status cell_take_outputs(Cell *cell) VL_CHECKED;
 /* The loss scale and the steps it skipped. */
 Status cell_take_scaler(Cell *cell) VL_CHECKED;
 
+/* The last step once more, for who observes it. */
+Status cell_repeat_step(Cell *cell) VL_CHECKED;
+
 /* What runs steps of the cell's own program. */
 Run cell_plain_run(Cell *cell);
 
@@ -142,6 +145,12 @@ void cell_mark_batch(Cell *cell);
 void cell_end_timeline(Cell *cell);
 /* Keeps no more, and forgets the events since it began. */
 void cell_drop_timeline(Cell *cell);
+
+/* ---- cell_ops.c ---- */
+
+/* Where the spec asks for a timeline: one more step, of which no other figure knows, for the time of every
+ * op. */
+Status cell_record_ops(Cell *cell) VL_CHECKED;
 
 /* ---- diagnose.c ---- */
 

@@ -19,6 +19,7 @@ void vl_cell_result_clear(CellResult *result) {
   free(result->step_reserved_bytes);
   free(result->step_fragmentation);
   free(result->timeline);
+  free(result->ops);
   memset(result, 0, sizeof *result);
 }
 

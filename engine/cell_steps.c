@@ -247,6 +247,13 @@ Run cell_plain_run(Cell *cell) {
                .observe_context = cell};
 }
 
+Status cell_repeat_step(Cell *cell) {
+  StepResult step;
+  Inputs *inputs = choose_programs(cell, cell_window_samples(cell, cell->run.step));
+  VL_TRY(fill_micro_batch(cell, inputs, 0));
+  return vl_run_step(&cell->run, inputs, &step, NULL);
+}
+
 static void *grown(void *list, int32_t count, size_t size) {
   return vl_reallocate(list, (size_t)count * size);
 }

@@ -54,7 +54,8 @@ static void add_block(void *context, const Block *block) {
                          .category = (int32_t)block->category,
                          .bytes = block->bytes,
                          .requested_bytes = block->requested_bytes,
-                         .stream = block->stream};
+                         .stream = block->stream,
+                         .op = -1};
   set_names(&event, block->name, block->scope);
   add_held(held, event, block->address);
 }
@@ -73,7 +74,7 @@ void cell_begin_timeline(Cell *cell) {
   int64_t segments;
   const MemorySegment *segment = vl_tracker_segments(cell->tracker, &segments);
   for (int64_t i = 0; i < segments; i++)
-    add_held(&held, (TimelineEvent){.action = MEMORY_SEGMENT_HELD, .bytes = segment[i].bytes},
+    add_held(&held, (TimelineEvent){.action = MEMORY_SEGMENT_HELD, .bytes = segment[i].bytes, .op = -1},
              segment[i].address);
   vl_heap_each_block(cell->heap, add_block, &held);
   for (int64_t i = 0; i < held.count; i++) {
@@ -99,7 +100,7 @@ void cell_drop_timeline(Cell *cell) {
 
 /* Nothing changes but the batch. */
 static TimelineEvent batch_end(const TimelineEvent *before) {
-  TimelineEvent event = {.action = MEMORY_STEP, .heap_segment = -1};
+  TimelineEvent event = {.action = MEMORY_STEP, .heap_segment = -1, .op = -1};
   if (!before) return event;
   event.time_ns = before->time_ns;
   event.allocated_bytes = before->allocated_bytes;
@@ -135,7 +136,8 @@ void cell_end_timeline(Cell *cell) {
                           .offset = events[i].offset,
                           .heap_segment = events[i].segment,
                           .segment = cell->mark_count ? (int32_t)cell->marks[mark].segment : 0,
-                          .stream = events[i].stream};
+                          .stream = events[i].stream,
+                          .op = cell->mark_count ? (int32_t)mark : -1};
     set_names(to++, events[i].name, events[i].scope);
   }
   for (; ended < cell->batch_end_count; ended++, to++)

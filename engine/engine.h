@@ -119,7 +119,8 @@ typedef struct Run {
   /* Called after each instance when set: a view of what was just written (tests, monitors). */
   void (*observe)(void *context, const struct Run *run, const Instance *instance, const uintptr_t *outputs);
   void *observe_context;
-  Retained *retained; /* of a program that leaks on purpose; else NULL will do */
+  int64_t launch_start_ns; /* for `observe`: when the launch it is told of began */
+  Retained *retained;      /* of a program that leaks on purpose; else NULL will do */
   /* Accumulation: puts a micro-batch's samples, from `first_sample` of the step on, in the inputs. Called
    * before each micro-batch but the first, whose inputs the caller has filled; its time is not the step's. */
   Status (*fill)(void *context, Inputs *inputs, int64_t first_sample);
@@ -258,9 +259,24 @@ typedef struct TimelineEvent {
   int32_t heap_segment; /* number of that, in order of reservation; -1: none */
   int32_t segment;      /* Segment of the instance it belongs to */
   int32_t stream;
+  int32_t op; /* OpRecord it belongs to: obtained for it, or released behind it; -1: none */
   char name[VL_NAME_BYTES];
   char scope[VL_NAME_BYTES];
 } TimelineEvent;
+
+/* One launch of a step, in order. Its time is that of one more step like the one of the timeline, which waits
+ * for the device behind every launch: what launching costs is in it, and nothing overlaps. */
+typedef struct OpRecord {
+  char op[VL_NAME_BYTES], scope[VL_NAME_BYTES];
+  char implementation[VL_NAME_BYTES]; /* the library's name of what it chose; "": not told */
+  int32_t segment;                    /* Segment */
+  int32_t stream, micro_batch;
+  int32_t pass;         /* above 0: made again for backward */
+  int64_t start_ns;     /* since the first was launched */
+  int64_t duration_ns;  /* where the device predicts, the least by a data sheet's rates; -1, with start_ns:
+                           nothing  tells time */
+  int64_t flops, bytes; /* counted from shapes: vl_node_flops, vl_node_bytes */
+} OpRecord;
 
 enum { VL_SKETCH_SUMS = 32 };
 
@@ -446,6 +462,8 @@ typedef struct CellResult {
   } scopes[VL_MAX_SCOPES];
   TimelineEvent *timeline;
   int64_t timeline_count;
+  OpRecord *ops; /* with a timeline of a step that ended well; none of a queue's */
+  int64_t op_count;
 } CellResult;
 /* Everything unknown: -1 in byte fields, NaN in real ones; one rank, no accumulation. */
 void vl_cell_result_init(CellResult *result);

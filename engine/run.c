@@ -166,6 +166,7 @@ static Status launch(Walk *walk, const Instance *instance) {
                            .counted_rows = counted_rows(walk, node),
                            .learning_rate = run->learning_rate,
                            .rounding = node->segment == SEGMENT_BACKWARD ? run->rounding : NULL};
+  if (run->observe) run->launch_start_ns = vl_monotonic_ns();
   Status status = run->device->interface->launch(run->device, kernel, inputs, outputs,
                                                  workspace ? workspace->address : 0, &context);
   release(walk, heap, &workspace);

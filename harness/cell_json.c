@@ -106,11 +106,11 @@ json_t *vl_timeline_to_json(const TimelineEvent *events, int64_t count) {
   json_t *list = json_array();
   for (int64_t i = 0; i < count; i++) {
     const TimelineEvent *e = &events[i];
-    json_array_append_new(list, json_pack("[IiiIIIIIiiioo]", (json_int_t)e->time_ns, e->action, e->category,
+    json_array_append_new(list, json_pack("[IiiIIIIIiiiioo]", (json_int_t)e->time_ns, e->action, e->category,
                                           (json_int_t)e->bytes, (json_int_t)e->requested_bytes,
                                           (json_int_t)e->allocated_bytes, (json_int_t)e->reserved_bytes,
                                           (json_int_t)e->offset, e->heap_segment, e->segment, e->stream,
-                                          vl_json_text(e->name), vl_json_text(e->scope)));
+                                          e->op, vl_json_text(e->name), vl_json_text(e->scope)));
   }
   return list;
 }
@@ -122,9 +122,9 @@ Status vl_timeline_from_json(const json_t *json, TimelineEvent **events, int64_t
     TimelineEvent *e = &(*events)[i];
     json_int_t time, bytes, requested, allocated, reserved, offset;
     const char *name, *scope;
-    if (json_unpack(json_array_get(json, (size_t)i), "[IiiIIIIIiiiss!]", &time, &e->action, &e->category,
+    if (json_unpack(json_array_get(json, (size_t)i), "[IiiIIIIIiiiiss!]", &time, &e->action, &e->category,
                     &bytes, &requested, &allocated, &reserved, &offset, &e->heap_segment, &e->segment,
-                    &e->stream, &name, &scope) != 0) {
+                    &e->stream, &e->op, &name, &scope) != 0) {
       free(*events);
       return vl_error(VL_INTERNAL, "event %lld of the timeline sent is malformed", (long long)i);
     }
@@ -136,6 +136,44 @@ Status vl_timeline_from_json(const json_t *json, TimelineEvent **events, int64_t
     e->offset = offset;
     snprintf(e->name, sizeof e->name, "%s", name);
     snprintf(e->scope, sizeof e->scope, "%s", scope);
+  }
+  return vl_ok();
+}
+
+json_t *vl_ops_to_json(const OpRecord *ops, int64_t count) {
+  json_t *list = json_array();
+  for (int64_t i = 0; i < count; i++) {
+    const OpRecord *op = &ops[i];
+    json_array_append_new(list, json_pack("[iiiiIIIIooo]", op->segment, op->stream, op->micro_batch, op->pass,
+                                          (json_int_t)op->start_ns, (json_int_t)op->duration_ns,
+                                          (json_int_t)op->flops, (json_int_t)op->bytes, vl_json_text(op->op),
+                                          vl_json_text(op->scope), vl_json_text(op->implementation)));
+  }
+  return list;
+}
+
+Status vl_ops_from_json(const json_t *json, OpRecord **ops, int64_t *count) {
+  *count = (int64_t)json_array_size(json);
+  *ops = vl_allocate((size_t)(*count + 1) * sizeof **ops);
+  for (int64_t i = 0; i < *count; i++) {
+    OpRecord *op = &(*ops)[i];
+    json_int_t start, duration, flops, bytes;
+    const char *name, *scope, *implementation;
+    if (json_unpack(json_array_get(json, (size_t)i), "[iiiiIIIIsss!]", &op->segment, &op->stream,
+                    &op->micro_batch, &op->pass, &start, &duration, &flops, &bytes, &name, &scope,
+                    &implementation) != 0) {
+      free(*ops);
+      *ops = NULL;
+      *count = 0;
+      return vl_error(VL_INTERNAL, "op %lld of the step sent is malformed", (long long)i);
+    }
+    op->start_ns = start;
+    op->duration_ns = duration;
+    op->flops = flops;
+    op->bytes = bytes;
+    snprintf(op->op, sizeof op->op, "%s", name);
+    snprintf(op->scope, sizeof op->scope, "%s", scope);
+    snprintf(op->implementation, sizeof op->implementation, "%s", implementation);
   }
   return vl_ok();
 }

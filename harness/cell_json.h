@@ -18,5 +18,8 @@ Status vl_cell_from_json(const json_t *json, SuiteCell *cell) VL_CHECKED;
 json_t *vl_timeline_to_json(const TimelineEvent *events, int64_t count);
 /* free() the events. */
 Status vl_timeline_from_json(const json_t *json, TimelineEvent **events, int64_t *count) VL_CHECKED;
+/* The same of a step's ops. */
+json_t *vl_ops_to_json(const OpRecord *ops, int64_t count);
+Status vl_ops_from_json(const json_t *json, OpRecord **ops, int64_t *count) VL_CHECKED;
 
 #endif

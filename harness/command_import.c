@@ -212,8 +212,12 @@ static Status add_record(Store *store, const Store *from, const json_t *record) 
                 (vl_record_has_status(there, "ok") && !vl_record_has_status(record, "ok"))))
     return vl_ok();
   VL_TRY(vl_store_timeline(from, key, &events, &count));
-  Status status = vl_store_append(store, record, events, count);
+  OpRecord *ops;
+  int64_t op_count;
+  Status status = vl_store_ops(from, key, &ops, &op_count);
+  if (status.code == VL_OK) status = vl_store_append_step(store, record, events, count, ops, op_count);
   free(events);
+  free(ops);
   return status;
 }
 

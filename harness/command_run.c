@@ -279,12 +279,15 @@ static Status check_store(const RunCommand *command) {
   return vl_ok();
 }
 
-static Status store_cell(const RunCommand *command, const json_t *record, const TimelineEvent *events,
-                         int64_t event_count) {
+static Status store_cell(const RunCommand *command, const Runner *runner, const json_t *record,
+                         const TimelineEvent *events, int64_t event_count) {
   Store *store;
+  int64_t op_count;
+  const OpRecord *ops = vl_runner_ops(runner, &op_count);
   if (!command->output) return vl_ok();
   VL_TRY(open_store(command->output, "cells", command->command_line, &store));
-  Status status = vl_store_append(store, record, events, event_count);
+  Status status =
+      vl_store_append_step(store, record, events, event_count, ops, event_count > 0 ? op_count : 0);
   if (status.code == VL_OK) status = vl_store_rebuild(store);
   vl_store_close(&store);
   return status;
@@ -310,10 +313,13 @@ static Status run_one(RunCommand *command, int *exit_code) {
   Status status = vl_check_room(runner, &cell, &fits, reason, sizeof reason);
   if (status.code == VL_OK && fits) status = vl_runner_cell(runner, &cell, &record, &events, &event_count);
   if (status.code == VL_OK && !fits) record = vl_record_create_failure(&cell, "skipped", reason);
-  vl_runner_destroy(&runner);
-  VL_TRY(status);
+  if (status.code != VL_OK) {
+    vl_runner_destroy(&runner);
+    return status;
+  }
   vl_progress_end(&progress, record);
-  status = store_cell(command, record, events, event_count);
+  status = store_cell(command, runner, record, events, event_count);
+  vl_runner_destroy(&runner);
   if (command->json)
     print_json(record);
   else

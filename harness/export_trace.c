@@ -1,11 +1,16 @@
 /* Chrome's trace events in their array form (Trace Event Format), which Perfetto and chrome://tracing open:
  * of every cell with a timeline a process, with counters of bytes by category and of what is reserved, the
- * segments of its step, and the lifetime of every tensor. */
+ * segments of its step with the ops in them, and the lifetime of every tensor.
+ *
+ * Ops have the time of a step of their own (OpRecord). Where a cell has them, memory is told by their clock:
+ * what is obtained for an op when it begins, what is released behind it when it ends. */
 #include "harness/export.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { FIRST_STREAM = 1 }; /* tracks: 0 are segments and tensors, then streams */
 
 typedef struct TraceWriter {
   FILE *out;
@@ -13,6 +18,8 @@ typedef struct TraceWriter {
   bool first;       /* no event yet */
   bool counts_only; /* nothing tells time: events are a microsecond apart */
   int64_t live_bytes[MEMORY_CATEGORY_COUNT];
+  OpRecord *ops; /* NULL: none with times */
+  int64_t op_count;
 } TraceWriter;
 
 static void begin(TraceWriter *trace, const char *phase, const char *name) {
@@ -37,13 +44,56 @@ static void put_text(TraceWriter *trace, const char *name, const char *value) {
   json_decref(text);
 }
 
-static void name_process(TraceWriter *trace, const char *name) {
+static void name_process(TraceWriter *trace, const char *name, const char *provenance) {
+  char text[300];
+  bool predicted = provenance && strcmp(provenance, "predicted") == 0;
+  snprintf(text, sizeof text, "%s%s", name, predicted ? ", predicted" : "");
   begin(trace, "M", "process_name");
   fputs(",\"args\":{", trace->out);
-  put_text(trace, "name", name);
+  put_text(trace, "name", text);
   fputs("}}", trace->out);
   begin(trace, "M", "thread_name");
   fputs(",\"tid\":0,\"args\":{\"name\":\"step\"}}", trace->out);
+}
+
+static void put_slice(TraceWriter *trace, int32_t segment, int64_t start_ns, int64_t end_ns) {
+  begin(trace, "X", vl_segment_name((Segment)segment));
+  put_time(trace, "ts", start_ns);
+  put_time(trace, "dur", end_ns - start_ns);
+  fputs(",\"tid\":0}", trace->out);
+}
+
+static void put_op(TraceWriter *trace, const OpRecord *op) {
+  begin(trace, "X", op->op);
+  put_time(trace, "ts", op->start_ns);
+  put_time(trace, "dur", op->duration_ns);
+  fprintf(trace->out, ",\"cat\":\"%s\",\"tid\":%" PRId32 ",\"args\":{", vl_segment_name((Segment)op->segment),
+          FIRST_STREAM + op->stream);
+  put_text(trace, "scope", op->scope);
+  fputc(',', trace->out);
+  put_text(trace, "implementation", *op->implementation ? op->implementation : NULL);
+  fprintf(trace->out,
+          ",\"micro_batch\":%" PRId32 ",\"pass\":%" PRId32 ",\"flops\":%" PRId64 ",\"bytes\":%" PRId64 "}}",
+          op->micro_batch, op->pass, op->flops, op->bytes);
+}
+
+/* Ops, and as slices around them the segments of the step. */
+static void put_ops(TraceWriter *trace) {
+  const OpRecord *ops = trace->ops;
+  int32_t streams = 0;
+  for (int64_t i = 0, first = 0; i < trace->op_count; i++) {
+    bool ends = i + 1 == trace->op_count || ops[i + 1].segment != ops[i].segment;
+    if (ops[i].stream >= streams) streams = ops[i].stream + 1;
+    put_op(trace, &ops[i]);
+    if (!ends) continue;
+    put_slice(trace, ops[i].segment, ops[first].start_ns, ops[i].start_ns + ops[i].duration_ns);
+    first = i + 1;
+  }
+  for (int32_t s = 0; s < streams; s++) {
+    begin(trace, "M", "thread_name");
+    fprintf(trace->out, ",\"tid\":%" PRId32 ",\"args\":{\"name\":\"stream %" PRId32 "\"}}", FIRST_STREAM + s,
+            s);
+  }
 }
 
 static void put_counters(TraceWriter *trace, const TimelineEvent *event, int64_t time_ns) {
@@ -71,17 +121,24 @@ static void put_lifetime(TraceWriter *trace, const char *phase, const TimelineEv
   fputs("}}", trace->out);
 }
 
-static void put_slice(TraceWriter *trace, int32_t segment, int64_t start_ns, int64_t end_ns) {
-  begin(trace, "X", vl_segment_name((Segment)segment));
-  put_time(trace, "ts", start_ns);
-  put_time(trace, "dur", end_ns - start_ns);
-  fputs(",\"tid\":0}", trace->out);
-}
-
 static bool changes_memory(int32_t action) {
   return action == MEMORY_OBTAIN || action == MEMORY_RELEASE || action == MEMORY_HELD ||
          action == MEMORY_SEGMENT_RESERVE || action == MEMORY_SEGMENT_RELEASE ||
          action == MEMORY_SEGMENT_HELD;
+}
+
+/* When an event was, after one at `before_ns`. */
+static int64_t time_of(const TraceWriter *trace, const TimelineEvent *event, int64_t position,
+                       int64_t before_ns) {
+  if (vl_memory_is_held(event->action)) return 0;
+  if (trace->ops) {
+    if (event->op < 0) return before_ns;
+    const OpRecord *op = &trace->ops[event->op];
+    bool after = event->action == MEMORY_RELEASE;
+    int64_t time_ns = op->start_ns + (after ? op->duration_ns : 0);
+    return time_ns > before_ns ? time_ns : before_ns;
+  }
+  return trace->counts_only ? position * 1000 : event->time_ns;
 }
 
 static void put_cell(TraceWriter *trace, const TimelineEvent *events, int64_t count) {
@@ -92,8 +149,8 @@ static void put_cell(TraceWriter *trace, const TimelineEvent *events, int64_t co
   for (int64_t i = 0; i < count; i++) {
     const TimelineEvent *event = &events[i];
     bool held = vl_memory_is_held(event->action);
-    time_ns = trace->counts_only ? i * 1000 : event->time_ns;
-    if (!held && event->segment != slice) {
+    time_ns = time_of(trace, event, i, time_ns);
+    if (!trace->ops && !held && event->segment != slice) {
       if (slice >= 0) put_slice(trace, slice, slice_start_ns, time_ns);
       slice = event->segment;
       slice_start_ns = time_ns;
@@ -124,6 +181,22 @@ static void put_cell(TraceWriter *trace, const TimelineEvent *events, int64_t co
   if (slice >= 0) put_slice(trace, slice, slice_start_ns, time_ns);
 }
 
+/* A cell's ops, if they have times and are those of its events. */
+static Status take_ops(const Store *store, const char *key, const TimelineEvent *events, int64_t count,
+                       TraceWriter *trace) {
+  VL_TRY(vl_store_ops(store, key, &trace->ops, &trace->op_count));
+  bool fit = trace->op_count > 0;
+  for (int64_t i = 0; i < trace->op_count && fit; i++)
+    fit = trace->ops[i].start_ns >= 0 && trace->ops[i].duration_ns >= 0 && trace->ops[i].stream >= 0;
+  for (int64_t i = 0; i < count && fit; i++)
+    fit = events[i].op < trace->op_count;
+  if (fit) return vl_ok();
+  free(trace->ops);
+  trace->ops = NULL;
+  trace->op_count = 0;
+  return vl_ok();
+}
+
 Status vl_export_trace(const ExportInput *input, FILE *out) {
   TraceWriter trace = {.out = out, .first = true};
   fputc('[', out);
@@ -138,8 +211,16 @@ Status vl_export_trace(const ExportInput *input, FILE *out) {
       char text[256];
       trace.process++;
       vl_store_cell_text(record, text, sizeof text);
-      name_process(&trace, text);
-      put_cell(&trace, events, count);
+      name_process(&trace, text, vl_record_text(record, "provenance"));
+      Status status = take_ops(input->store, key, events, count, &trace);
+      if (status.code == VL_OK) put_ops(&trace);
+      if (status.code == VL_OK) put_cell(&trace, events, count);
+      free(trace.ops);
+      trace.ops = NULL;
+      if (status.code != VL_OK) {
+        free(events);
+        return status;
+      }
     }
     free(events);
   }

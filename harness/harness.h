@@ -160,6 +160,9 @@ Status vl_store_open_append(const char *directory, Store **store) VL_CHECKED;
  * VL_ENVIRONMENT: no space; what was there is intact. */
 Status vl_store_append(Store *store, const json_t *record, const TimelineEvent *timeline,
                        int64_t timeline_count) VL_CHECKED;
+/* The same with the ops of the timeline's step. */
+Status vl_store_append_step(Store *store, const json_t *record, const TimelineEvent *timeline,
+                            int64_t timeline_count, const OpRecord *ops, int64_t op_count) VL_CHECKED;
 /* One record a key: the latest. In order of first appearance. */
 int64_t vl_store_count(const Store *store);
 const json_t *vl_store_record(const Store *store, int64_t i);
@@ -169,6 +172,8 @@ const json_t *vl_store_head(const Store *store);
 /* The timeline of a cell; count 0 when it has none. free() the events. */
 Status vl_store_timeline(const Store *store, const char *key, TimelineEvent **events,
                          int64_t *count) VL_CHECKED;
+/* The ops of that step; count 0 when it has none. free() them. */
+Status vl_store_ops(const Store *store, const char *key, OpRecord **ops, int64_t *count) VL_CHECKED;
 /* What messages call a cell: "resnet50, batch 8, amp=bf16, cpu". */
 void vl_store_cell_text(const json_t *record, char *text, size_t size);
 /* The only cell with a timeline whose key begins with `prefix` (NULL: the only one at all). VL_INVALID lists
@@ -251,6 +256,8 @@ void vl_runner_destroy(Runner **runner);
  * VL_INVALID: the spec is wrong. VL_INTERRUPTED: asked to stop a second time; there is no record. */
 Status vl_runner_cell(Runner *runner, const SuiteCell *cell, json_t **record, TimelineEvent **events,
                       int64_t *event_count) VL_CHECKED;
+/* The ops of the step whose timeline vl_runner_cell gave last; the runner's, until its next cell. */
+const OpRecord *vl_runner_ops(const Runner *runner, int64_t *count);
 /* Whether SIGINT or SIGTERM came. */
 bool vl_runner_stop_requested(Runner *runner);
 /* Searches the largest micro-batch whose plan fits under the cell's capacity (cell->max_batch, device plan).

@@ -22,6 +22,8 @@ struct Runner {
   int was_subreaper;
   int32_t stops; /* times we were asked to stop */
   Child planner; /* the worker that plan cells share */
+  OpRecord *ops; /* of the cell that ran last */
+  int64_t op_count;
 };
 
 Status vl_runner_create(const RunnerOptions *options, Runner **runner) {
@@ -72,6 +74,7 @@ void vl_runner_destroy(Runner **runner) {
   }
   prctl(PR_SET_CHILD_SUBREAPER, ended->was_subreaper);
   sigprocmask(SIG_SETMASK, &ended->before, NULL);
+  free(ended->ops);
   free(ended);
   *runner = NULL;
 }
@@ -85,6 +88,8 @@ typedef struct Outcome {
   json_t *record;
   TimelineEvent *events;
   int64_t event_count;
+  OpRecord *ops;
+  int64_t op_count;
   Status refusal;
 } Outcome;
 
@@ -105,6 +110,8 @@ static Status take_messages(Runner *runner, Child *child, Outcome *outcome, bool
     } else if (event && strcmp(event, "timeline") == 0) {
       status =
           vl_timeline_from_json(json_object_get(message, "events"), &outcome->events, &outcome->event_count);
+    } else if (event && strcmp(event, "ops") == 0) {
+      status = vl_ops_from_json(json_object_get(message, "ops"), &outcome->ops, &outcome->op_count);
     } else if (event && strcmp(event, "record") == 0) {
       outcome->record = json_incref(json_object_get(message, "record"));
       *ended = true;
@@ -224,6 +231,9 @@ Status vl_runner_cell(Runner *runner, const SuiteCell *cell, json_t **record, Ti
   if (status.code == VL_OK && ending == ENDING_STOPPED)
     status = vl_error(VL_INTERRUPTED, "stopped; the cell that was running is not stored");
   if (status.code == VL_OK && ending == ENDING_REFUSED) status = outcome.refusal;
+  free(runner->ops);
+  runner->ops = outcome.ops;
+  runner->op_count = outcome.op_count;
   if (status.code != VL_OK || !events) {
     free(outcome.events);
     outcome.events = NULL;
@@ -238,4 +248,9 @@ Status vl_runner_cell(Runner *runner, const SuiteCell *cell, json_t **record, Ti
     *event_count = outcome.event_count;
   }
   return status;
+}
+
+const OpRecord *vl_runner_ops(const Runner *runner, int64_t *count) {
+  *count = runner->op_count;
+  return runner->ops;
 }

@@ -314,6 +314,11 @@ static Status timeline_path(const Store *store, const char *key, char path[PATH_
 
 Status vl_store_append(Store *store, const json_t *record, const TimelineEvent *timeline,
                        int64_t timeline_count) {
+  return vl_store_append_step(store, record, timeline, timeline_count, NULL, 0);
+}
+
+Status vl_store_append_step(Store *store, const json_t *record, const TimelineEvent *timeline,
+                            int64_t timeline_count, const OpRecord *ops, int64_t op_count) {
   const char *key = json_string_value(json_object_get(record, "cell_key"));
   if (!key) return vl_error(VL_INVALID, "a record without \"cell_key\"");
   if (store->journal < 0) return vl_error(VL_INVALID, "%s was opened for reading", store->directory);
@@ -322,7 +327,7 @@ Status vl_store_append(Store *store, const json_t *record, const TimelineEvent *
     VL_TRY(join(store->directory, "cells", cells));
     VL_TRY(make_directories(cells));
     VL_TRY(timeline_path(store, key, path));
-    VL_TRY(vl_timeline_write(path, timeline, timeline_count));
+    VL_TRY(vl_timeline_write(path, timeline, timeline_count, ops, op_count));
   }
   char *line = vl_record_format(record);
   if (!line) return vl_error(VL_INVALID, "a record that is not valid JSON");
@@ -356,6 +361,15 @@ Status vl_store_timeline(const Store *store, const char *key, TimelineEvent **ev
   if (!*store->directory) return vl_timeline_read(store->results, key, events, count);
   VL_TRY(timeline_path(store, key, path));
   return access(path, F_OK) == 0 ? vl_timeline_read(path, NULL, events, count) : vl_ok();
+}
+
+Status vl_store_ops(const Store *store, const char *key, OpRecord **ops, int64_t *count) {
+  char path[PATH_MAX];
+  *ops = NULL;
+  *count = 0;
+  if (!*store->directory) return vl_ops_read(store->results, key, ops, count);
+  VL_TRY(timeline_path(store, key, path));
+  return access(path, F_OK) == 0 ? vl_ops_read(path, NULL, ops, count) : vl_ok();
 }
 
 Status vl_store_rebuild(Store *store) {

@@ -2,6 +2,7 @@
 #ifndef VRAMLAB_HARNESS_STORE_H
 #define VRAMLAB_HARNESS_STORE_H
 
+#include "harness/h5.h"
 #include "harness/harness.h"
 #include <limits.h>
 
@@ -34,9 +35,14 @@ Status vl_results_write(const Store *store) VL_CHECKED;
 bool vl_results_current(const Store *store);
 /* Head and records of a results.h5 on its own. */
 Status vl_results_read(Store *store) VL_CHECKED;
-Status vl_timeline_write(const char *path, const TimelineEvent *events, int64_t count) VL_CHECKED;
+Status vl_timeline_write(const char *path, const TimelineEvent *events, int64_t count, const OpRecord *ops,
+                         int64_t op_count) VL_CHECKED;
 /* From a file of its own, or from the group of a results.h5; count 0 when there is none. */
 Status vl_timeline_read(const char *path, const char *group, TimelineEvent **events,
                         int64_t *count) VL_CHECKED;
+/* The ops of a step as a group of a file being written; nothing without ops. */
+void vl_ops_write(H5Writer *writer, hid_t parent, const char *group, const OpRecord *ops, int64_t count);
+/* As vl_timeline_read; files of older versions have none. */
+Status vl_ops_read(const char *path, const char *group, OpRecord **ops, int64_t *count) VL_CHECKED;
 
 #endif

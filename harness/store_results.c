@@ -258,6 +258,7 @@ static const EventField event_fields[] = {
     {"offset", "bytes", "from the beginning of that", offsetof(TimelineEvent, offset), true, true},
     {"stream", "1", "the block belongs to", offsetof(TimelineEvent, stream), false, true},
     {"segment", "1", "0 forward, 1 backward, 2 update", offsetof(TimelineEvent, segment), false, false},
+    {"op", "1", "row of the op it belongs to, -1: none", offsetof(TimelineEvent, op), false, true},
 };
 enum { EVENT_FIELDS = sizeof event_fields / sizeof event_fields[0] };
 
@@ -302,10 +303,12 @@ static void write_timeline(H5Writer *writer, hid_t parent, const char *group, co
   free(texts);
 }
 
-Status vl_timeline_write(const char *path, const TimelineEvent *events, int64_t count) {
+Status vl_timeline_write(const char *path, const TimelineEvent *events, int64_t count, const OpRecord *ops,
+                         int64_t op_count) {
   H5Writer writer;
   vl_h5_start(&writer);
   write_timeline(&writer, writer.file, "timeline", events, count);
+  vl_ops_write(&writer, writer.file, "ops", ops, op_count);
   return vl_h5_finish(&writer, path);
 }
 
@@ -387,6 +390,21 @@ static Status write_timelines(H5Writer *writer, const Store *store) {
   return status;
 }
 
+static Status write_ops(H5Writer *writer, const Store *store) {
+  hid_t group = H5Gcreate2(writer->file, "ops", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  Status status = vl_ok();
+  for (int64_t i = 0; i < vl_store_count(store) && status.code == VL_OK; i++) {
+    const char *key = vl_record_text(vl_store_record(store, i), "cell_key");
+    OpRecord *ops;
+    int64_t count;
+    status = vl_store_ops(store, key, &ops, &count);
+    if (status.code == VL_OK) vl_ops_write(writer, group, key, ops, count);
+    free(ops);
+  }
+  H5Gclose(group);
+  return status;
+}
+
 /* ---- The whole file ------------------------------------------------------------------------------------------------ */
 
 static void write_head(H5Writer *writer, const Store *store) {
@@ -430,6 +448,7 @@ Status vl_results_write(const Store *store) {
   write_terms(&writer, store);
   write_shapes(&writer, store);
   Status status = write_timelines(&writer, store);
+  if (status.code == VL_OK) status = write_ops(&writer, store);
   Status finished = vl_h5_finish(&writer, store->results);
   return status.code == VL_OK ? finished : status;
 }

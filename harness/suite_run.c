@@ -151,7 +151,10 @@ static Status run_and_store(const Job *job, const SuiteCell *cell) {
   vl_progress_begin(job->progress, cell);
   VL_TRY(run_or_skip(job->runner, cell, &record, &events, &event_count));
   name_suite(record, job->suite, job->claims);
-  Status status = vl_store_append(job->store, record, events, event_count);
+  int64_t op_count;
+  const OpRecord *ops = vl_runner_ops(job->runner, &op_count);
+  Status status =
+      vl_store_append_step(job->store, record, events, event_count, ops, event_count > 0 ? op_count : 0);
   vl_progress_end(job->progress, record);
   json_decref(record);
   free(events);

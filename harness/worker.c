@@ -2,6 +2,7 @@
  * line:
  *   {"event":"step","step":1,"total":6}
  *   {"event":"timeline","events":[...]}       only when asked for, before the record
+ *   {"event":"ops","ops":[...]}               of that step
  *   {"event":"record","record":{...}}         ends the cell
  *   {"event":"refused","code":1,"message":""} ends the cell instead: the spec or the environment is at fault
  */
@@ -69,6 +70,9 @@ static bool serve_cell(const SuiteCell *cell, int out, CellRunFunction run) {
     if (result->timeline_count > 0)
       heard = send_message(out, json_pack("{ss so}", "event", "timeline", "events",
                                           vl_timeline_to_json(result->timeline, result->timeline_count)));
+    if (result->op_count > 0 && heard)
+      heard = send_message(
+          out, json_pack("{ss so}", "event", "ops", "ops", vl_ops_to_json(result->ops, result->op_count)));
     heard = heard && send_message(out, record_message(vl_record_create(cell, result)));
   } else if (failure_status(status.code)) {
     json_t *record = vl_record_create_failure(cell, failure_status(status.code), status.message);

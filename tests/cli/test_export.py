@@ -96,9 +96,9 @@ class Export(ProgramTest):
         slices, alive = {}, set()
         for event in events:
             if event["ph"] == "X":
-                end = slices.get(event["pid"], 0.0)
-                self.assertGreaterEqual(event["ts"], end - 1e-3)
-                slices[event["pid"]] = event["ts"] + event["dur"]
+                track = event["pid"], event["tid"]
+                self.assertGreaterEqual(event["ts"], slices.get(track, 0.0) - 1e-3)
+                slices[track] = event["ts"] + event["dur"]
             elif event["ph"] == "b":
                 self.assertNotIn((event["pid"], event["id"]), alive)
                 alive.add((event["pid"], event["id"]))
@@ -109,6 +109,35 @@ class Export(ProgramTest):
                 self.assertTrue(set(event["args"]) == CATEGORIES or set(event["args"]) == {"reserved"})
         self.assertEqual(len(slices), 3)
         self.assertEqual({event["name"] for event in events if event["ph"] == "X"}, {"forward", "backward", "update"})
+
+    def test_ops_lie_within_their_segments_and_memory_keeps_their_time(self):
+        self.run_program("run", "--case", "resnet50", "--set", "size=32", "--batch", "2", "--device", "cpu", "--steps", "1",
+                         "--timeline", "-o", "ran", "-q")
+        self.run_program("plan", "--case", "bert-base", "--set", "layers=1", "--profile", "H200", "--timeline", "-o", "ran", "-q")
+        events = strict_json(self.export("ran", "trace").read_text(encoding="utf-8"))
+        for process in (1, 2):
+            own = [event for event in events if event["pid"] == process]
+            slices = [event for event in own if event["ph"] == "X"]
+            segments, ops = ([e for e in slices if (e["tid"] == 0) == whole] for whole in (True, False))
+            self.assertEqual([s["name"] for s in segments], ["forward", "backward", "update"])
+            self.assertGreater(len(ops), 90)
+            end = 0.0
+            for op in ops:
+                (around,) = (s for s in segments if s["name"] == op["cat"])
+                self.assertGreaterEqual(op["ts"], max(around["ts"], end) - 1e-3)
+                end = op["ts"] + op["dur"]
+                self.assertLessEqual(end, around["ts"] + around["dur"] + 2e-3)
+                self.assertGreaterEqual(op["args"]["flops"], 0)
+                self.assertTrue(op["args"]["implementation"])
+            self.assertEqual(max(e["ts"] for e in own if e["ph"] == "C"), end)
+            times = [event["ts"] for event in own if event["ph"] == "C"]
+            self.assertEqual(times, sorted(times))
+        self.assertIn("jit", " ".join(e["args"]["implementation"] for e in events if e["ph"] == "X" and e["tid"]))
+        # Moved without its directory, and in another store, a cell keeps them.
+        shutil.copy(self.folder / "ran/results.h5", self.folder / "alone.h5")
+        self.run_program("import", "--store", "copied", "ran")
+        for store in ("alone.h5", "copied"):
+            self.assertEqual(strict_json(self.export(store, "trace").read_text(encoding="utf-8")), events)
 
     def test_every_format_is_read_back(self):
         self.check_all(self.store())

@@ -570,6 +570,72 @@ static void the_timeline_names_segments(void **state) {
   vl_cell_result_clear(&r);
 }
 
+/* Ops are those of the timeline's step: each event belongs to one, in order, its block obtained in its
+ * segment. Their step changes no figure of the cell. */
+static void ops_are_told_beside_the_timeline(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  snprintf(spec.recipe, sizeof spec.recipe, "accumulate=2");
+  CellResult plain = run(&spec);
+  spec.timeline = true;
+  CellResult r = run(&spec);
+  int64_t ended_ns = 0, flops = 0;
+  assert_true(r.op_count > 50);
+  for (int64_t i = 0; i < r.op_count; i++) {
+    const OpRecord *op = &r.ops[i];
+    assert_true(op->op[0] && op->implementation[0] && op->bytes > 0 && op->duration_ns >= 0);
+    assert_true(op->start_ns >= ended_ns);
+    ended_ns = op->start_ns + op->duration_ns;
+    flops += op->flops;
+    if (i > 0 && op->segment < r.ops[i - 1].segment) assert_int_equal(op->micro_batch, 1);
+  }
+  assert_int_equal(flops, r.flops_per_step);
+  int32_t op = 0;
+  for (int64_t i = 0; i < r.timeline_count; i++) {
+    const TimelineEvent *event = &r.timeline[i];
+    if (vl_memory_is_held(event->action)) {
+      assert_int_equal(event->op, -1);
+      continue;
+    }
+    assert_true(event->op >= op && event->op < r.op_count);
+    op = event->op;
+    assert_int_equal(event->segment, r.ops[op].segment);
+    if (event->category == MEMORY_WORKSPACE) assert_string_equal(event->name, r.ops[op].op);
+  }
+  assert_int_equal(op, r.op_count - 1);
+  assert_int_equal(r.needed_bytes >= 0, plain.needed_bytes >= 0);
+  assert_int_equal(r.peak_allocated_bytes, plain.peak_allocated_bytes);
+  assert_int_equal(r.peak_count, plain.peak_count);
+  assert_int_equal(r.loss_count, plain.loss_count);
+  assert_memory_equal(r.losses, plain.losses, (size_t)r.loss_count * sizeof(double));
+  assert_memory_equal(r.step_peak_bytes, plain.step_peak_bytes, (size_t)r.peak_count * sizeof(int64_t));
+  assert_int_equal(plain.op_count, 0);
+  vl_cell_result_clear(&r);
+  vl_cell_result_clear(&plain);
+}
+
+/* A profile tells the least its card takes; the plan of this machine tells no time, but what runs. */
+static void ops_of_a_plan_have_predicted_times(void **state) {
+  (void)state;
+  CellSpec spec = small_spec();
+  spec.timeline = true;
+  snprintf(spec.device, sizeof spec.device, "plan");
+  CellResult plan = run(&spec);
+  snprintf(spec.profile, sizeof spec.profile, "H200");
+  CellResult card = run(&spec);
+  assert_true(plan.op_count > 50 && card.op_count > 50);
+  int64_t total_ns = 0;
+  for (int64_t i = 0; i < plan.op_count; i++)
+    assert_true(plan.ops[i].start_ns == -1 && plan.ops[i].duration_ns == -1);
+  for (int64_t i = 0; i < card.op_count; i++) {
+    assert_int_equal(card.ops[i].start_ns, total_ns);
+    total_ns += card.ops[i].duration_ns;
+  }
+  assert_true(total_ns > 1000);
+  vl_cell_result_clear(&plan);
+  vl_cell_result_clear(&card);
+}
+
 /* The timeline of a step that runs out of memory ends with the request, and with what is given back for it.
  */
 static void the_timeline_of_a_failed_step_is_kept(void **state) {
@@ -743,6 +809,8 @@ int main(void) {
       cmocka_unit_test(a_request_to_stop_ends_after_the_step),
       cmocka_unit_test(a_cell_goes_on_where_a_saved_one_ended),
       cmocka_unit_test(the_timeline_names_segments),
+      cmocka_unit_test(ops_are_told_beside_the_timeline),
+      cmocka_unit_test(ops_of_a_plan_have_predicted_times),
       cmocka_unit_test(the_timeline_of_a_failed_step_is_kept),
       cmocka_unit_test(inference_keeps_no_gradients),
       cmocka_unit_test(data_gives_an_accuracy),

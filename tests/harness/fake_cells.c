@@ -72,10 +72,30 @@ TimelineEvent *fake_timeline(int64_t count) {
     event->offset = 512 * i;
     event->stream = (int32_t)(i % 2);
     event->segment = (int32_t)(i % 3);
+    event->op = (int32_t)(i / 2 - 1);
     snprintf(event->name, sizeof event->name, "tensor%lld", (long long)i);
     snprintf(event->scope, sizeof event->scope, "layer%lld", (long long)(i / 4));
   }
   return events;
+}
+
+OpRecord *fake_ops(int64_t count) {
+  OpRecord *ops = vl_allocate((size_t)(count + 1) * sizeof *ops);
+  for (int64_t i = 0; i < count; i++) {
+    OpRecord *op = &ops[i];
+    op->segment = (int32_t)(i % 3);
+    op->stream = (int32_t)(i % 2);
+    op->micro_batch = (int32_t)(i / 10);
+    op->pass = (int32_t)(i % 2);
+    op->start_ns = 2000 * i;
+    op->duration_ns = i == 3 ? -1 : 1500;
+    op->flops = INT64_C(1) << 40;
+    op->bytes = 4096 * i;
+    snprintf(op->op, sizeof op->op, "op%lld", (long long)i);
+    snprintf(op->scope, sizeof op->scope, "layer \"%lld\"", (long long)(i / 4));
+    if (i != 5) snprintf(op->implementation, sizeof op->implementation, "jit:%lld", (long long)i);
+  }
+  return ops;
 }
 
 /* ---- Orders ------------------------------------------------------------------------------------------------- */
@@ -176,6 +196,8 @@ Status fake_cell_run(const CellSpec *spec, const CellObserver *observer, CellRes
   if (spec->timeline) {
     result->timeline = fake_timeline(50);
     result->timeline_count = 50;
+    result->ops = fake_ops(25);
+    result->op_count = 25;
   }
   return vl_ok();
 }

@@ -12,6 +12,7 @@ SuiteCell fake_cell(int64_t micro_batch, const char *orders);
 void fake_result(const SuiteCell *cell, int32_t steps, CellResult *result);
 /* A timeline of `count` events. free() it. */
 TimelineEvent *fake_timeline(int64_t count);
+OpRecord *fake_ops(int64_t count);
 
 /* vl_cell_run's place taken by orders in spec->data, separated by spaces:
  *   oom, diverged             ends with that status      invalid, environment   is refused

@@ -90,6 +90,17 @@ static void cell_comes_back_with_steps_and_timeline(void **state) {
   free(events);
   free(right);
   json_decref(record);
+  OpRecord *right_ops = fake_ops(25);
+  const OpRecord *ops = vl_runner_ops(fixture->runner, &count);
+  assert_int_equal(count, 25);
+  assert_memory_equal(ops, right_ops, 25 * sizeof *ops);
+  free(right_ops);
+  /* They are that cell's only. */
+  cell.spec.timeline = false;
+  assert_int_equal(vl_runner_cell(fixture->runner, &cell, &record, NULL, NULL).code, VL_OK);
+  assert_null(vl_runner_ops(fixture->runner, &count));
+  assert_int_equal(count, 0);
+  json_decref(record);
 }
 
 static void endings_are_told_apart(void **state) {

@@ -45,8 +45,10 @@ static json_t *record_of(int64_t batch, double step_s) {
 static void append(Store *store, int64_t batch, double step_s, int64_t events) {
   json_t *record = record_of(batch, step_s);
   TimelineEvent *timeline = fake_timeline(events);
-  Status status = vl_store_append(store, record, timeline, events);
+  OpRecord *ops = fake_ops(events / 2);
+  Status status = vl_store_append_step(store, record, timeline, events, ops, events / 2);
   assert_string_equal(status.message, "");
+  free(ops);
   free(timeline);
   json_decref(record);
 }
@@ -88,11 +90,19 @@ static void check_timeline(const Store *store, int64_t row, int64_t expected) {
     assert_int_equal(events[i].bytes, right[i].bytes);
     assert_int_equal(events[i].reserved_bytes, right[i].reserved_bytes);
     assert_int_equal(events[i].segment, right[i].segment);
+    assert_int_equal(events[i].op, right[i].op);
     assert_string_equal(events[i].name, right[i].name);
     assert_string_equal(events[i].scope, right[i].scope);
   }
   free(events);
   free(right);
+  OpRecord *ops, *right_ops = fake_ops(expected / 2);
+  status = vl_store_ops(store, key, &ops, &count);
+  assert_string_equal(status.message, "");
+  assert_int_equal(count, expected / 2);
+  if (count > 0) assert_memory_equal(ops, right_ops, (size_t)count * sizeof *ops);
+  free(ops);
+  free(right_ops);
 }
 
 /* Directory, results.h5 in it, and results.h5 alone elsewhere read the same. */
@@ -210,7 +220,9 @@ static void write_until_killed(const char *directory, int ready) {
   for (int64_t i = vl_store_count(store) + 1;; i++) {
     json_t *record = record_of(i, 0.1 * (double)i);
     TimelineEvent *timeline = fake_timeline(200);
-    if (vl_store_append(store, record, timeline, 200).code != VL_OK) _exit(2);
+    OpRecord *ops = fake_ops(100);
+    if (vl_store_append_step(store, record, timeline, 200, ops, 100).code != VL_OK) _exit(2);
+    free(ops);
     if (i % 3 == 0 && vl_store_rebuild(store).code != VL_OK) _exit(3);
     free(timeline);
     json_decref(record);
