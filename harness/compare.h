@@ -87,6 +87,8 @@ typedef struct StoreComparison {
 /* Borrows the records of both. */
 Status vl_compare_records(const RecordSet *base, const RecordSet *now, const CompareOptions *options,
                           StoreComparison *comparison) VL_CHECKED;
+/* Fills in comparison->environment: what differs between the machines and builds of the two. */
+void vl_compare_environments(const RecordSet *base, const RecordSet *now, StoreComparison *comparison);
 void vl_compare_free(StoreComparison *comparison);
 /* What was asked of a cell, as text: equal for cells that are compared. free() it. */
 char *vl_compare_identity(const json_t *record);
