@@ -51,15 +51,18 @@ static void cell_row(Document *document, const json_t *record, const char **cell
   if (timed && isfinite(step)) cells[12] = vl_document_format(document, "%.4g", step);
   if (timed && isfinite(spread)) cells[13] = vl_document_format(document, "%.2g", spread);
   if (timed && isfinite(speed)) cells[14] = vl_document_format(document, "%.2f", speed);
+  cells[15] = vl_document_format(document, "%s", text_or(vl_record_text(record, "cell_key"), "n/a"));
 }
 
 void vl_report_cells(Document *document, const RecordSet *records) {
-  static const TableColumn columns[] = {
-      {"workload", "", false},        {"recipe", "", false},        {"batch", "samples", true},
-      {"device", "", false},          {"numbers are", "", false},   {"status", "", false},
-      {"capacity", "GiB", true},      {"needed", "GiB", true},      {"peak allocated", "GiB", true},
-      {"peak reserved", "GiB", true}, {"peak driver", "GiB", true}, {"step memory", "GiB", true},
-      {"step, median", "s", true},    {"step, spread", "s", true},  {"samples", "1/s", true}};
+  static const TableColumn columns[] = {{"workload", "", false},         {"recipe", "", false},
+                                        {"batch", "samples", true},      {"device", "", false},
+                                        {"numbers are", "", false},      {"status", "", false},
+                                        {"capacity", "GiB", true},       {"needed", "GiB", true},
+                                        {"peak allocated", "GiB", true}, {"peak reserved", "GiB", true},
+                                        {"peak driver", "GiB", true},    {"step memory", "GiB", true},
+                                        {"step, median", "s", true},     {"step, spread", "s", true},
+                                        {"samples", "1/s", true},        {"key", "", false}};
   enum { COUNT = sizeof(columns) / sizeof(columns[0]) };
   vl_document_add(document, PASSAGE_HEADING, false, "All cells");
   Passage *passage =
@@ -70,6 +73,10 @@ void vl_report_cells(Document *document, const RecordSet *records) {
   vl_document_table(document, passage, columns, COUNT, cells);
   for (int32_t i = 0, row = 0; i < records->count; i++)
     if (is_cell(records->records[i])) cell_row(document, records->records[i], passage->rows[row++]);
+  vl_document_add(
+      document, PASSAGE_NOTE, false,
+      "A suite's cell is run again, in a new store, by: vramlab run SUITE --cell KEY. All columns of every "
+      "cell: vramlab export STORE --format csv.");
 }
 
 static const char *mib(Document *document, int64_t bytes) {

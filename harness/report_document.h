@@ -9,11 +9,12 @@
 typedef enum PassageKind {
   PASSAGE_HEADING = 0,
   PASSAGE_TEXT,
-  PASSAGE_NOTE, /* small print */
+  PASSAGE_POINT, /* of a list */
+  PASSAGE_NOTE,  /* small print */
   PASSAGE_TABLE,
   PASSAGE_BARS,    /* a table of shares: name, GiB, % */
   PASSAGE_FIGURE,  /* a file of the figures folder */
-  PASSAGE_VERDICT, /* a claim in one line */
+  PASSAGE_VERDICT, /* a claim in one line: of a terminal alone, elsewhere they are a table */
   PASSAGE_CLAIM,   /* a claim with all that decided it */
   PASSAGE_COMMAND,
   PASSAGE_PLACE /* where the report is: of a terminal alone */
@@ -26,7 +27,8 @@ typedef struct TableColumn {
 
 /* A claim with everything its row shows. */
 typedef struct ClaimPassage {
-  const char *id, *verdict, *section, *sentence, *translation, *scope, *numbers, *command, *region, *trap;
+  const char *id, *verdict, *section, *sentence, *translation, *scope, *numbers, *command, *region, *fixed,
+      *trap, *provenance;
   const char **findings; /* further evidence, one line each */
   int32_t finding_count;
 } ClaimPassage;
@@ -35,12 +37,14 @@ typedef struct Passage {
   PassageKind kind;
   bool first_screen; /* on the terminal and at the top of the others */
   const char *text;  /* heading, paragraph, caption, command or figure title */
-  const char *name;  /* figure: file without ending; claim: id */
+  const char *name;  /* heading: anchor, its own in the document; figure: file without ending; claim: id */
   TableColumn *columns;
   int32_t column_count;
   const char ***rows; /* [row_count][column_count] */
   int32_t row_count;
-  double *shares; /* BARS: 0 to 1 a row */
+  const char **anchors; /* TABLE: what a row's first cell links to; NULL: nothing, also of a row */
+  bool collapsed;       /* TABLE: shown when asked for */
+  double *shares;       /* BARS: 0 to 1 a row */
   ClaimPassage *claim;
 } Passage;
 
@@ -53,14 +57,24 @@ typedef struct Document {
 
 Document *vl_document_create(void);
 void vl_document_destroy(Document **document);
-/* Adds a passage; valid until the next is added. text is copied. */
+/* Adds a passage; valid until the next is added. text is copied. A heading gets its anchor as Markdown's
+ * readers make them: lower case, spaces as hyphens, other punctuation left out, numbered where it is taken.
+ */
 Passage *vl_document_add(Document *document, PassageKind kind, bool first_screen, const char *text);
-/* Room for `rows` rows in a table of these columns; the columns are borrowed. */
+/* How many headings it has; from VL_CONTENTS_FROM on there is a list of contents. */
+int32_t vl_document_headings(const Document *document);
+enum { VL_CONTENTS_FROM = 4 };
+/* Room for `rows` rows in a table of these columns; the columns are borrowed. More than VL_MANY_ROWS collapse
+ * it. */
 void vl_document_table(Document *document, Passage *passage, const TableColumn *columns, int32_t column_count,
                        int32_t rows);
+enum { VL_MANY_ROWS = 40 };
 /* Formatted cell text in the document's arena. */
 const char *vl_document_format(Document *document, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* A number by a printf format for one double; "n/a" unless finite. */
+const char *vl_document_number(Document *document, const char *format, double value)
+    __attribute__((format(printf, 2, 0)));
 /* Bytes as a number of GiB; "n/a" below zero. */
 const char *vl_document_gib(Document *document, int64_t bytes);
 
@@ -72,6 +86,36 @@ typedef struct ReportInput {
   const ClaimFile *claims;
   const FigureSet *figures;
 } ReportInput;
+/* Claims of a store's suites, decided once. */
+typedef struct ReportClaims {
+  ClaimPassage **claims;
+  int32_t count;
+} ReportClaims;
+/* The texts are the document's. */
+ReportClaims vl_report_decide(Document *document, const ReportInput *input);
+/* For the reader in a hurry: what was run, how it ended, what claims, gates, plans and noise say, and the
+ * largest savings with what they cost. */
+void vl_report_summary(Document *document, const ReportInput *input, const ReportClaims *claims);
+/* A table of claims that leads to each. */
+void vl_report_claims(Document *document, const ReportClaims *claims);
+/* On the terminal a line each. */
+void vl_report_claims_lines(Document *document, const ReportClaims *claims);
+/* Each with all that decided it. */
+void vl_report_claims_whole(Document *document, const ReportClaims *claims);
+
+/* What was held against the baseline's losses: recipes at a batch on a device, repetitions counting once. */
+typedef struct GateCount {
+  int32_t checked, broken;
+  int32_t promised; /* without a baseline or losses to check */
+} GateCount;
+GateCount vl_report_count_gates(const RecordSet *records);
+/* Every recipe held against the losses of the baseline of its workload, device and batch. */
+void vl_report_gates(Document *document, const RecordSet *records);
+/* What the times are worth: interval, outliers, trend, and what disturbed them. */
+void vl_report_noise(Document *document, const RecordSet *records);
+/* How many measured cells have their plan, and the largest error of the planned allocated peak, in percent.
+ */
+int32_t vl_report_count_planned(const RecordSet *records, double *worst);
 /* A figure and its note. */
 void vl_report_figure(Document *document, const Figure *figure, bool first_screen);
 /* Whether a figure is of the section on monitors, not of the figures. */

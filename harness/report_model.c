@@ -80,9 +80,51 @@ static void add_recipes(Document *document, const ReportInput *input, const Work
     vl_document_add(document, PASSAGE_NOTE, true, max_batch_source(document, &input->records));
 }
 
+/* ---- Time and categories ---------------------------------------------------------------------------------------- */
+
+enum { TIME_COLUMNS = 4 };
+
+/* Parts that any of the recipes has; how many. */
+static int32_t parts_of_any(const Comparison *comparison, int32_t *parts) {
+  int32_t count = 0;
+  for (int32_t p = 0; p < VL_PART_COUNT; p++) {
+    bool any = false;
+    for (int32_t r = 0; r < comparison->count; r++)
+      any = any || vl_record_parts(comparison->rows[r]).bytes[p] > 0;
+    if (any) parts[count++] = p;
+  }
+  return count;
+}
+
+/* The step with its interval, and where the needed bytes of every recipe go. */
+static void add_times_and_parts(Document *document, const Comparison *comparison) {
+  TableColumn columns[TIME_COLUMNS + VL_PART_COUNT] = {
+      {"recipe", "", false}, {"step, median", "s", true}, {"from", "s", true}, {"to", "s", true}};
+  int32_t parts[VL_PART_COUNT], part_count = parts_of_any(comparison, parts);
+  for (int32_t p = 0; p < part_count; p++)
+    columns[TIME_COLUMNS + p] = (TableColumn){vl_part_name(parts[p]), "GiB", true};
+  Passage *table = vl_document_add(document, PASSAGE_TABLE, false,
+                                   "How long a step takes, and where the needed memory of each recipe goes");
+  vl_document_table(document, table, columns, TIME_COLUMNS + part_count, comparison->count);
+  for (int32_t r = 0; r < comparison->count; r++) {
+    const json_t *record = comparison->rows[r];
+    const char **row = table->rows[r];
+    row[0] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "unnamed"));
+    if (!vl_record_has_status(record, "ok")) continue;
+    bool timed = !vl_record_is_emulated(record);
+    row[1] = vl_document_number(document, "%.4g", timed ? vl_record_real(record, "step_s") : NAN);
+    row[2] = vl_document_number(document, "%.4g", timed ? vl_record_real(record, "step_s_low") : NAN);
+    row[3] = vl_document_number(document, "%.4g", timed ? vl_record_real(record, "step_s_high") : NAN);
+    for (int32_t p = 0; p < part_count; p++) {
+      int64_t bytes = vl_record_parts(record).bytes[parts[p]];
+      if (bytes >= 0) row[TIME_COLUMNS + p] = vl_document_format(document, "%.3f", vl_bytes_to_gib(bytes));
+    }
+  }
+}
+
 /* ---- Where the peak goes ------------------------------------------------------------------------------------------- */
 
-static void add_parts(Document *document, const json_t *record) {
+static void add_parts(Document *document, const json_t *record, bool first_screen) {
   static const TableColumn columns[] = {{"category", "", false}, {"peak", "GiB", true}, {"share", "%", true}};
   MemoryParts parts = vl_record_parts(record);
   int64_t needed = vl_record_integer(record, "needed_bytes");
@@ -98,7 +140,7 @@ static void add_parts(Document *document, const json_t *record) {
       document, "Where the %s GiB of %s go (at its peak, batch %lld%s)", vl_document_gib(document, needed),
       text_or(vl_record_text(record, "recipe"), "unnamed"), (long long)vl_record_batch(record),
       vl_record_is_predicted(record) ? ", predicted" : "");
-  Passage *passage = vl_document_add(document, PASSAGE_BARS, true, caption);
+  Passage *passage = vl_document_add(document, PASSAGE_BARS, first_screen, caption);
   vl_document_table(document, passage, columns, 3, known);
   for (int32_t r = 0; r < known; r++) {
     passage->shares[r] = needed > 0 ? (double)parts.bytes[order[r]] / (double)needed : 0;
@@ -107,67 +149,9 @@ static void add_parts(Document *document, const json_t *record) {
     passage->rows[r][2] = needed > 0 ? vl_document_format(document, "%.1f", 100 * passage->shares[r]) : "n/a";
   }
   if (!parts.complete)
-    vl_document_add(document, PASSAGE_NOTE, true, "Not every category is known, so they do not add up.");
+    vl_document_add(document, PASSAGE_NOTE, first_screen,
+                    "Not every category is known, so they do not add up.");
 }
-
-/* ---- Claims -------------------------------------------------------------------------------------------------------------- */
-
-static void fill_claim(Document *document, const ClaimVerdict *verdict, Passage *passage) {
-  ClaimPassage *claim = vl_arena_allocate(document->arena, sizeof(*claim));
-  const Claim *of = verdict->claim;
-  char scope[2 * VL_SCOPE_BYTES], fixed[VL_SCOPE_BYTES];
-  vl_claim_scope(verdict, scope, sizeof(scope));
-  vl_claim_fixed_text(verdict, fixed, sizeof(fixed));
-  /* Borrowed text belongs to the claims file, which outlives the document only by the caller's promise: copy.
-   */
-  claim->id = vl_document_format(document, "%s", of->id);
-  claim->verdict = vl_verdict_name(verdict->verdict);
-  claim->section = vl_document_format(document, "%s", of->section);
-  claim->sentence = vl_document_format(document, "%s", of->sentence);
-  claim->translation = vl_document_format(document, "%s", of->translation);
-  claim->scope = vl_document_format(document, "%s", scope);
-  claim->numbers = vl_document_format(document, "%s", verdict->numbers);
-  claim->command = vl_document_format(document, "%s", of->command);
-  claim->trap = vl_document_format(document, "%s", of->trap);
-  claim->region = vl_document_format(document, "%s", fixed);
-  claim->findings = vl_arena_allocate(document->arena, sizeof(char *) * (VL_MAX_FINDINGS + 1));
-  for (int32_t i = 0; i < verdict->finding_count; i++) {
-    const Finding *finding = &verdict->findings[i];
-    if (i == verdict->headline) continue;
-    claim->findings[claim->finding_count++] = vl_document_format(
-        document, "%s%s: %s. %s", finding->scope, finding->in_setting ? "" : " (elsewhere)",
-        vl_finding_verdict_name(finding), finding->numbers);
-  }
-  passage->claim = claim;
-  passage->name = claim->id;
-}
-
-static bool has_suite(const ReportInput *input, const Claim *claim) {
-  for (int32_t s = 0; s < claim->suites->count; s++)
-    for (int32_t i = 0; i < input->records.count; i++) {
-      const char *suite = vl_record_text(input->records.records[i], "suite");
-      if (suite != NULL && strcmp(suite, text_or(claim->suites->items[s]->text, "")) == 0) return true;
-    }
-  return false;
-}
-
-/* Claims of this store's suites; how many. */
-static int32_t add_claims(Document *document, const ReportInput *input, PassageKind kind) {
-  int32_t added = 0;
-  ClaimVerdict *verdict = vl_allocate(sizeof(*verdict));
-  for (int32_t i = 0; input->claims != NULL && i < input->claims->count; i++) {
-    const Claim *claim = &input->claims->claims[i];
-    if (!has_suite(input, claim)) continue;
-    vl_claim_decide(claim, &input->records, verdict);
-    Passage *passage = vl_document_add(document, kind, kind == PASSAGE_VERDICT, claim->translation);
-    fill_claim(document, verdict, passage);
-    added++;
-  }
-  free(verdict);
-  return added;
-}
-
-/* ---- All cells ------------------------------------------------------------------------------------------------------------- */
 
 /* ---- Provenance ------------------------------------------------------------------------------------------------------------ */
 
@@ -251,6 +235,27 @@ static int32_t opening_figure(const ReportInput *input) {
   return -1;
 }
 
+/* Figures that the report leaves out, and why. */
+static void add_not_drawn(Document *document, const ReportInput *input) {
+  static const TableColumn columns[] = {{"figure", "", false}, {"why it is not here", "", false}};
+  int32_t count = 0, row = 0;
+  for (int32_t i = 0; i < input->figures->count; i++)
+    count += !input->figures->figures[i].drawn || input->figures->figures[i].sparse;
+  if (count == 0) return;
+  Passage *table = vl_document_add(document, PASSAGE_TABLE, false, "Figures that are not here");
+  vl_document_table(document, table, columns, 2, count);
+  table->collapsed = true;
+  for (int32_t i = 0; i < input->figures->count; i++) {
+    const Figure *figure = &input->figures->figures[i];
+    if (figure->drawn && !figure->sparse) continue;
+    table->rows[row][0] = vl_document_format(document, "%s", figure->title);
+    table->rows[row++][1] =
+        figure->drawn
+            ? vl_document_format(document, "there is one batch; it is in figures/%s.png", figure->name)
+            : vl_document_format(document, "%s", figure->note);
+  }
+}
+
 static void add_figures(Document *document, const ReportInput *input) {
   int32_t opening = opening_figure(input);
   if (input->figures == NULL || input->figures->count < 2) return;
@@ -259,36 +264,16 @@ static void add_figures(Document *document, const ReportInput *input) {
     const Figure *figure = &input->figures->figures[i];
     if (is_shown(figure) && i != opening) vl_report_figure(document, figure, false);
   }
-  for (int32_t i = 0; i < input->figures->count; i++) {
-    const Figure *figure = &input->figures->figures[i];
-    if (!figure->drawn)
-      vl_document_add(document, PASSAGE_NOTE, false,
-                      vl_document_format(document, "Not drawn: %s: %s", figure->title, figure->note));
-    else if (figure->sparse)
-      vl_document_add(document, PASSAGE_NOTE, false,
-                      vl_document_format(document, "In figures/%s.png only: %s: there is one batch.",
-                                         figure->name, figure->title));
-  }
-}
-
-static bool is_mistake(const json_t *record) {
-  Recipe recipe;
-  const char *text = vl_record_text(record, "recipe");
-  return text != NULL && vl_recipe_parse(text, &recipe).code == VL_OK && vl_recipe_mistake(&recipe) != NULL;
+  add_not_drawn(document, input);
 }
 
 /* The recipe that needs the least of those with the baseline's results. */
 static const json_t *best_of(const Comparison *comparison) {
-  const json_t *best = NULL;
-  for (int32_t i = 0; i < comparison->count; i++) {
-    const json_t *record = comparison->rows[i];
-    Outcome outcome = vl_record_equality(record, comparison->baseline).outcome;
-    if (is_mistake(record)) continue;
-    int64_t needed = vl_record_integer(record, "needed_bytes");
-    if (needed < 0 || (outcome != OUTCOME_BITWISE && outcome != OUTCOME_TOLERANCE)) continue;
-    if (best == NULL || needed < vl_record_integer(best, "needed_bytes")) best = record;
-  }
-  return best;
+  const json_t *bitwise = vl_select_leanest(comparison, OUTCOME_BITWISE),
+               *close = vl_select_leanest(comparison, OUTCOME_TOLERANCE);
+  if (bitwise == NULL || close == NULL) return bitwise != NULL ? bitwise : close;
+  return vl_record_integer(close, "needed_bytes") < vl_record_integer(bitwise, "needed_bytes") ? close
+                                                                                               : bitwise;
 }
 
 static void add_place_and_next(Document *document, const ReportInput *input, const Comparison *comparison) {
@@ -316,44 +301,67 @@ static void set_titles(Document *document, const ReportInput *input) {
                                           text_or(created, "of an unknown date"));
 }
 
+/* One workload's chapter. first: NULL, or where the comparison of the first workload is kept, whose
+ * baseline's parts are on the first screen. */
+static void add_workload(Document *document, const ReportInput *input, const Workload *workload,
+                         Comparison *first) {
+  char name[256];
+  RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_ALL);
+  Comparison *comparison = vl_allocate(sizeof(*comparison));
+  vl_select_comparison(&cells, comparison);
+  vl_workload_text(workload, name, sizeof(name));
+  vl_document_add(document, PASSAGE_HEADING, false, name);
+  if (comparison->count > 0) {
+    add_recipes(document, input, workload, comparison);
+    add_times_and_parts(document, comparison);
+  } else {
+    vl_document_add(
+        document, PASSAGE_NOTE, false,
+        "No cell of it is compared with others: each ran under a capacity, or by another engine. The "
+        "tables of cells below have them all.");
+  }
+  vl_report_peers(document, &cells, workload);
+  if (comparison->baseline != NULL) add_parts(document, comparison->baseline, first != NULL);
+  if (first != NULL) *first = *comparison;
+  free(comparison);
+  free(cells.records);
+}
+
 Status vl_report_make(const ReportInput *input, Document **made) {
   Document *document = *made = vl_document_create();
   set_titles(document, input);
   Workload workloads[VL_MAX_WORKLOADS];
   int32_t count = vl_select_workloads(&input->records, workloads);
-  Comparison *comparison = vl_allocate(sizeof(*comparison)), *first = vl_allocate(sizeof(*first));
-  if (count == 0) vl_document_add(document, PASSAGE_TEXT, true, "The store holds no finished cell.");
-  for (int32_t w = 0; w < count; w++) {
-    RecordSet cells = vl_select_workload(&input->records, &workloads[w], ENGINES_ALL);
-    vl_select_comparison(&cells, comparison);
-    if (w == 0) *first = *comparison;
-    if (comparison->count > 0) add_recipes(document, input, &workloads[w], comparison);
-    vl_report_peers(document, &cells, &workloads[w]);
-    if (w == 0 && comparison->baseline != NULL) add_parts(document, comparison->baseline);
-    free(cells.records);
-  }
-  vl_report_factorials(document, &input->records);
+  Comparison *first = vl_allocate(sizeof(*first));
+  ReportClaims claims = vl_report_decide(document, input);
+  if (count == 0)
+    vl_document_add(document, PASSAGE_TEXT, true, "The store holds no finished cell.");
+  else
+    vl_report_summary(document, input, &claims);
   if (opening_figure(input) >= 0)
     vl_report_figure(document, &input->figures->figures[opening_figure(input)], true);
-  if (add_claims(document, input, PASSAGE_VERDICT) == 0)
-    vl_document_add(document, PASSAGE_NOTE, true,
-                    "No claim of the article is decided by this store's suite.");
+  if (claims.count > 0) vl_report_claims(document, &claims);
+  for (int32_t w = 0; w < count; w++)
+    add_workload(document, input, &workloads[w], w == 0 ? first : NULL);
+  vl_report_factorials(document, &input->records);
+  if (claims.count == 0) vl_report_claims(document, &claims);
+  vl_report_claims_lines(document, &claims);
   add_place_and_next(document, input, first);
   add_figures(document, input);
-  vl_document_add(document, PASSAGE_HEADING, false, "Claims");
-  if (add_claims(document, input, PASSAGE_CLAIM) == 0) document->count--;
+  vl_report_claims_whole(document, &claims);
+  vl_report_gates(document, &input->records);
+  vl_report_planned(document, &input->records);
+  vl_report_account(document, &input->records, first);
+  vl_report_noise(document, &input->records);
   vl_report_offloads(document, &input->records);
   vl_report_volumes(document, &input->records);
   vl_report_queues(document, &input->records);
   vl_report_monitors(document, input);
   vl_report_failures(document, &input->records);
-  vl_report_planned(document, &input->records);
-  vl_report_account(document, &input->records, first);
   vl_report_leaks(document, &input->records);
-  if (count > 0) vl_report_cells(document, &input->records);
   vl_report_errors(document, &input->records);
+  if (count > 0) vl_report_cells(document, &input->records);
   add_provenance(document, input);
-  free(comparison);
   free(first);
   return vl_ok();
 }

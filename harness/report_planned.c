@@ -105,16 +105,89 @@ static void fill_row(Document *document, const Pair *pair, const char **row) {
   row[10] = off_by(document, pair, "needed_bytes");
 }
 
-void vl_report_planned(Document *document, const RecordSet *records) {
+/* The pairs of all workloads; free() them. */
+static Pair *all_pairs(const RecordSet *records, int32_t *count) {
   Workload workloads[VL_MAX_WORKLOADS];
   Pair *pairs = vl_allocate(sizeof(*pairs) * (size_t)(records->count + 1));
-  int32_t count = 0, workload_count = vl_select_workloads(records, workloads);
+  int32_t workload_count = vl_select_workloads(records, workloads);
+  *count = 0;
   for (int32_t w = 0; w < workload_count; w++) {
     RecordSet cells = vl_select_workload(records, &workloads[w], ENGINES_OURS);
-    count += pairs_of(&cells, pairs + count);
+    *count += pairs_of(&cells, pairs + *count);
     free(cells.records);
   }
+  return pairs;
+}
+
+/* Of what was measured, without its sign; NaN where one of both is not known, or nothing was measured. */
+static double error_percent(const Pair *pair, const char *column) {
+  double planned = vl_record_real(pair->planned, column), measured = vl_record_real(pair->measured, column);
+  if (planned == measured) return 0;
+  return measured > 0 ? 100.0 * fabs(planned - measured) / measured : NAN;
+}
+
+int32_t vl_report_count_planned(const RecordSet *records, double *worst) {
+  int32_t count;
+  Pair *pairs = all_pairs(records, &count);
+  *worst = 0;
+  for (int32_t i = 0; i < count; i++)
+    *worst = fmax(*worst, error_percent(&pairs[i], "peak_allocated_bytes"));
+  free(pairs);
+  return count;
+}
+
+/* ---- By category ------------------------------------------------------------------------------------------------ */
+
+/* What one number of the pairs is off by. */
+static void category_row(Document *document, const Pair *pairs, int32_t count, const char *name,
+                         const char *column, const char **row) {
+  int32_t known = 0, exact = 0;
+  int64_t worst = 0;
+  double percent = 0;
+  for (int32_t i = 0; i < count; i++) {
+    int64_t planned = vl_record_integer(pairs[i].planned, column),
+            measured = vl_record_integer(pairs[i].measured, column);
+    if (planned < 0 || measured < 0) continue;
+    known++;
+    exact += planned == measured;
+    if (llabs(planned - measured) > llabs(worst)) worst = planned - measured;
+    percent = fmax(percent, error_percent(&pairs[i], column));
+  }
+  row[0] = name;
+  row[1] = vl_document_format(document, "%d", known);
+  row[2] = vl_document_format(document, "%d", exact);
+  if (known == 0) return;
+  row[3] = vl_document_format(document, "%+.2f", (double)worst / 0x1p20);
+  row[4] = vl_document_format(document, "%.2f", percent);
+}
+
+static void add_categories(Document *document, const Pair *pairs, int32_t count) {
+  static const TableColumn its_columns[] = {{"number", "", false},
+                                            {"compared", "cells", true},
+                                            {"the same to the byte", "cells", true},
+                                            {"farthest off", "MiB", true},
+                                            {"farthest off, of the measured", "%", true}};
+  Passage *table = vl_document_add(document, PASSAGE_TABLE, false, "Error of the plan by category");
+  vl_document_table(document, table, its_columns, sizeof(its_columns) / sizeof(its_columns[0]),
+                    MEMORY_CATEGORY_COUNT + 3);
+  for (int32_t c = 0; c < MEMORY_CATEGORY_COUNT; c++) {
+    char path[96];
+    const char *name = vl_memory_category_name((MemoryCategory)c);
+    snprintf(path, sizeof(path), "peak_by_category.%s", name);
+    category_row(document, pairs, count, name, path, table->rows[c]);
+  }
+  const char ***sums = table->rows + MEMORY_CATEGORY_COUNT;
+  category_row(document, pairs, count, "peak allocated", "peak_allocated_bytes", sums[0]);
+  category_row(document, pairs, count, "peak reserved", "peak_reserved_bytes", sums[1]);
+  category_row(document, pairs, count, "needed", "needed_bytes", sums[2]);
+}
+
+void vl_report_planned(Document *document, const RecordSet *records) {
+  int32_t count;
+  Pair *pairs = all_pairs(records, &count);
   if (count > 0) {
+    vl_document_add(document, PASSAGE_HEADING, false, "Predictions");
+    add_categories(document, pairs, count);
     Passage *passage = vl_document_add(document, PASSAGE_TABLE, false, "Measured beside planned");
     vl_document_table(document, passage, columns, COLUMNS, count);
     for (int32_t r = 0; r < count; r++)
@@ -122,8 +195,7 @@ void vl_report_planned(Document *document, const RecordSet *records) {
     vl_document_add(
         document, PASSAGE_NOTE, false,
         "Planned for the same hardware, the machine's own cpu or a profile of the card. A profile says from "
-        "what "
-        "to what context and libraries take; the plan that decides is the upper end, and off by is its "
+        "what to what context and libraries take; the plan that decides is the upper end, and off by is its "
         "difference to what was measured.");
   }
   free(pairs);

@@ -213,15 +213,30 @@ static int64_t worth(const Comparison *comparison) {
   return value;
 }
 
+/* Whether one of these records has gathered what this one would: a store of a thousand cells has few groups.
+ */
+static bool is_of_a_group(const json_t **seen, int32_t count, const json_t *record) {
+  for (int32_t i = 0; i < count; i++)
+    if (vl_record_batch(seen[i]) == vl_record_batch(record) && vl_same_device(seen[i], record) &&
+        vl_record_same_text(seen[i], record, "hardware") &&
+        vl_record_integer(seen[i], "capacity_bytes") == vl_record_integer(record, "capacity_bytes"))
+      return true;
+  return false;
+}
+
 void vl_select_comparison(const RecordSet *cells, Comparison *comparison) {
   memset(comparison, 0, sizeof(*comparison));
   Comparison *candidate = vl_allocate(sizeof(*candidate));
+  const json_t **seen = vl_allocate(sizeof(*seen) * (size_t)(cells->count + 1));
+  int32_t groups = 0;
   for (int32_t i = 0; i < cells->count; i++) {
-    if (vl_record_is_peer(cells->records[i])) continue;
+    if (vl_record_is_peer(cells->records[i]) || is_of_a_group(seen, groups, cells->records[i])) continue;
+    seen[groups++] = cells->records[i];
     gather(cells, cells->records[i], candidate);
     int64_t its = worth(candidate), best = worth(comparison);
     if (its > best || (its == best && candidate->batch > comparison->batch)) *comparison = *candidate;
   }
+  free(seen);
   free(candidate);
 }
 
@@ -275,6 +290,25 @@ Equality vl_record_equality(const json_t *record, const json_t *baseline) {
   if (equality.outcome == OUTCOME_TOLERANCE && !(first <= first_loss_bound(record)))
     equality.outcome = OUTCOME_BROKEN;
   return equality;
+}
+
+static bool is_mistake(const json_t *record) {
+  Recipe recipe;
+  const char *text = vl_record_text(record, "recipe");
+  return text != NULL && vl_recipe_parse(text, &recipe).code == VL_OK && vl_recipe_mistake(&recipe) != NULL;
+}
+
+const json_t *vl_select_leanest(const Comparison *comparison, Outcome outcome) {
+  const json_t *leanest = NULL;
+  for (int32_t i = 0; i < comparison->count; i++) {
+    const json_t *record = comparison->rows[i];
+    int64_t needed = vl_record_integer(record, "needed_bytes");
+    if (needed < 0 || is_mistake(record) ||
+        vl_record_equality(record, comparison->baseline).outcome != outcome)
+      continue;
+    if (leanest == NULL || needed < vl_record_integer(leanest, "needed_bytes")) leanest = record;
+  }
+  return leanest;
 }
 
 /* ---- Largest batches ---------------------------------------------------------------------------------------------------- */

@@ -72,6 +72,10 @@ Equality vl_record_equality(const json_t *record, const json_t *baseline);
 /* "bitwise", "within tolerance", "different model", "BROKEN PROMISE", "n/a". */
 const char *vl_outcome_name(Outcome outcome);
 
+/* The recipe that needs the least of those with that outcome against the baseline; none that is a mistake.
+ * NULL: there is none. */
+const json_t *vl_select_leanest(const Comparison *comparison, Outcome outcome);
+
 /* Capacities of the max-batch records of a workload, ascending; 0: none was looked for. */
 int32_t vl_select_capacities(const RecordSet *records, const Workload *workload, int64_t *capacities);
 /* The largest batch of a recipe under a capacity; -1 unknown. */

@@ -140,13 +140,13 @@ void vl_report_term_claim(const ClaimPassage *claim, FILE *out, int width, bool 
 }
 
 void vl_report_term(const Document *document, FILE *out, int width, bool color) {
-  bool verdicts = false;
+  bool verdicts = false, begun = false;
   for (int32_t i = 0; i < document->count; i++) {
     const Passage *passage = &document->passages[i];
     if (!passage->first_screen) continue;
     switch (passage->kind) {
     case PASSAGE_TABLE:
-      if (i > 0) fputc('\n', out);
+      if (begun) fputc('\n', out);
       print_table(out, passage, color);
       break;
     case PASSAGE_BARS: print_bars(out, passage, color); break;
@@ -165,5 +165,6 @@ void vl_report_term(const Document *document, FILE *out, int width, bool color) 
     case PASSAGE_COMMAND: fprintf(out, "Next:   %s\n", passage->text); break;
     default: break; /* headings, figures and whole claims are for the other formats */
     }
+    begun = true;
   }
 }
