@@ -44,9 +44,12 @@ Status vl_html_read(const char *path, char **contents, size_t *whole) {
 
 /* ---- Tables --------------------------------------------------------------------------------------------------------------- */
 
+/* So many rows are not broken over two pages. */
+enum { SHORT_TABLE_ROWS = 12 };
+
 static void table_head(FILE *out, const Passage *passage) {
-  element(out, "<div class=\"table\" tabindex=\"0\" role=\"region\" aria-label=\"", passage->text,
-          "\"><table>");
+  fprintf(out, "<div class=\"table%s\"", passage->row_count <= SHORT_TABLE_ROWS ? " short" : "");
+  element(out, " tabindex=\"0\" role=\"region\" aria-label=\"", passage->text, "\"><table>");
   if (!passage->collapsed) element(out, "<caption><span>", passage->text, "</span></caption>");
   fputs("\n<thead><tr>", out);
   for (int32_t c = 0; c < passage->column_count; c++) {

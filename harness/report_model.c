@@ -155,6 +155,16 @@ static void add_parts(Document *document, const json_t *record, bool first_scree
 
 /* ---- Provenance ------------------------------------------------------------------------------------------------------------ */
 
+/* Whether a word stands in a comma-separated list, whole: "cpu" is not in "plan:cpu". */
+static bool is_listed(const char *list, const char *word) {
+  size_t length = strlen(word);
+  for (const char *at = strstr(list, word); at != NULL; at = strstr(at + 1, word)) {
+    bool begins = at == list || (at - list >= 2 && at[-1] == ' ' && at[-2] == ',');
+    if (begins && (at[length] == '\0' || at[length] == ',')) return true;
+  }
+  return false;
+}
+
 /* Distinct values of a field over all cells, comma-separated. */
 static const char *distinct(Document *document, const RecordSet *records, const char *path) {
   char text[1024] = "";
@@ -166,10 +176,7 @@ static const char *distinct(Document *document, const RecordSet *records, const 
     if (value == NULL && number >= 0) value = digits;
     if (value == NULL) continue;
     snprintf(word, sizeof(word), "%s", value);
-    const char *at = strstr(text, word);
-    size_t length = strlen(word);
-    bool known = at != NULL && (at == text || at[-1] == ' ') && (at[length] == '\0' || at[length] == ',');
-    if (known || strlen(text) + length + 4 > sizeof(text)) continue;
+    if (word[0] == '\0' || is_listed(text, word) || strlen(text) + strlen(word) + 4 > sizeof(text)) continue;
     snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", text[0] != '\0' ? ", " : "", word);
   }
   return vl_document_format(document, "%s", text[0] != '\0' ? text : "n/a");
