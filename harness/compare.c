@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { STEP = 1 };
 static const Metric metrics[] = {
     {"status", BETTER_NEITHER, COMPARE_TEXT},
-    {"step_s", BETTER_LOWER, COMPARE_TIME},
+    [STEP] = {"step_s", BETTER_LOWER, COMPARE_TIME},
     {"batch", BETTER_HIGHER, COMPARE_EXACT},
     {"needed_bytes", BETTER_LOWER, COMPARE_MARGIN},
     {"peak_driver_bytes", BETTER_LOWER, COMPARE_MARGIN},
@@ -52,49 +53,6 @@ const char *vl_judgement_name(Judgement judgement) {
 }
 
 CompareOptions vl_compare_usual(void) { return (CompareOptions){.min_change = 0.03}; }
-
-/* ---- Times -------------------------------------------------------------------------------------------------- */
-
-static const double SIGNIFICANT = 0.05;
-
-/* The least two-sided p that ranks of so many samples can give: 2 / (n + m choose n). */
-static double least_rank_p(int64_t n, int64_t m) {
-  return 2 * exp(lgamma((double)n + 1) + lgamma((double)m + 1) - lgamma((double)(n + m) + 1));
-}
-
-static double *logarithms(const double *values, int64_t n) {
-  double *logs = vl_allocate((size_t)(n + 1) * sizeof *logs);
-  for (int64_t i = 0; i < n; i++)
-    logs[i] = log(values[i]);
-  return logs;
-}
-
-void vl_compare_times(const double *base, int64_t n, const double *now, int64_t m, Difference *difference) {
-  double *of_base = logarithms(base, n), *of_now = logarithms(now, m);
-  Contrast logs;
-  difference->p = vl_statistics_welch(of_base, n, of_now, m, &logs);
-  difference->rank_p = vl_statistics_mann_whitney(base, n, now, m);
-  difference->ratio = (Contrast){exp(logs.value), exp(logs.low), exp(logs.high)};
-  difference->base = vl_statistics_median(base, n);
-  difference->now = vl_statistics_median(now, m);
-  free(of_base);
-  free(of_now);
-  if (n < 1 || m < 1 || least_rank_p(n, m) > SIGNIFICANT) {
-    difference->p = NAN;
-    snprintf(difference->evidence, sizeof difference->evidence, "not enough data: %lld and %lld samples",
-             (long long)n, (long long)m);
-  }
-}
-
-void vl_compare_decide(double min_change, Difference *difference) {
-  double change = difference->ratio.value - 1;
-  difference->judgement = JUDGED_UNCLEAR;
-  if (isnan(difference->p)) return;
-  difference->judgement = JUDGED_SAME;
-  if (fabs(change) < min_change) return;
-  bool sure = difference->p < SIGNIFICANT && difference->rank_p < SIGNIFICANT;
-  difference->judgement = !sure ? JUDGED_UNCLEAR : change > 0 ? JUDGED_WORSE : JUDGED_BETTER;
-}
 
 /* ---- Cells that belong together ------------------------------------------------------------------------------- */
 
@@ -160,58 +118,6 @@ static void groups_free(Groups *groups) {
 }
 
 /* ---- Judging a cell --------------------------------------------------------------------------------------------- */
-
-enum { ENOUGH_PROCESSES = 4 };
-
-/* Steps of one process share its memory, its cores and its minute: they tell apart less than they seem to. */
-static const double STEPS_NEED = 4;
-
-typedef struct Samples {
-  double *values;
-  int64_t count, processes;
-} Samples;
-
-static Samples samples_of(const Group *group, bool by_process) {
-  Samples samples = {.values = vl_allocate(sizeof(double))};
-  for (int32_t i = 0; i < group->count; i++) {
-    int64_t count;
-    double *steps = vl_record_list(group->records[i], "step_times_s", &count);
-    double median = vl_record_real(group->records[i], "step_s");
-    if (vl_record_has_status(group->records[i], "ok") && median > 0) {
-      const double *from = by_process || count == 0 ? &median : steps;
-      int64_t more = by_process || count == 0 ? 1 : count;
-      samples.values = vl_reallocate(samples.values, (size_t)(samples.count + more) * sizeof *samples.values);
-      for (int64_t k = 0; k < more; k++)
-        if (from[k] > 0) samples.values[samples.count++] = from[k];
-      samples.processes++;
-    }
-    free(steps);
-  }
-  return samples;
-}
-
-static bool same_machine(const json_t *a, const json_t *b) {
-  return vl_record_same_text(a, b, "hardware") && vl_record_same_text(a, b, "hostname") &&
-         vl_record_integer(a, "threads") == vl_record_integer(b, "threads");
-}
-
-static void judge_times(const Group *base, const Group *now, Difference *difference) {
-  Samples a = samples_of(base, true), b = samples_of(now, true);
-  bool by_process = a.processes >= ENOUGH_PROCESSES && b.processes >= ENOUGH_PROCESSES;
-  if (!by_process) {
-    free(a.values);
-    free(b.values);
-    a = samples_of(base, false);
-    b = samples_of(now, false);
-  }
-  difference->by_process = by_process;
-  snprintf(difference->evidence, sizeof difference->evidence, "%lld and %lld %s", (long long)a.count,
-           (long long)b.count, by_process ? "processes" : "steps of few processes");
-  vl_compare_times(a.values, a.count, b.values, b.count, difference);
-  if (a.count == 0 && b.count == 0) difference->metric = NULL; /* neither has a time */
-  free(a.values);
-  free(b.values);
-}
 
 /* Of repetitions the largest: they agree, but where something is wrong. */
 static double value_of(const Group *group, const char *column) {
@@ -281,7 +187,8 @@ static void judge_cell(const Group *base, const Group *now, CellComparison *cell
       if (predicted)
         judge_number(base, now, difference);
       else
-        judge_times(base, now, difference);
+        vl_compare_cell_times(&(RecordSet){base->records, base->count},
+                              &(RecordSet){now->records, now->count}, cell, difference);
       break;
     case COMPARE_TEXT: judge_text(base, now, difference); break;
     default: judge_number(base, now, difference); break;
@@ -301,8 +208,12 @@ static void decide(const CompareOptions *options, StoreComparison *comparison) {
   int64_t count = 0, most = comparison->count + 1;
   double *p = vl_allocate((size_t)most * sizeof *p), *adjusted = vl_allocate((size_t)most * sizeof *p),
          *ratios = vl_allocate((size_t)most * sizeof *p);
-  Difference **times = vl_allocate((size_t)most * sizeof *times);
+  Difference **times = vl_allocate((size_t)most * sizeof *times), *together = &comparison->together;
   int64_t ratio_count = 0;
+  if (vl_compare_together(comparison->cells, comparison->count, together)) {
+    times[count] = together;
+    p[count++] = together->p;
+  }
   for (int32_t i = 0; i < comparison->count; i++) {
     CellComparison *cell = &comparison->cells[i];
     for (int32_t k = 0; k < cell->count; k++)
@@ -316,7 +227,7 @@ static void decide(const CompareOptions *options, StoreComparison *comparison) {
   vl_statistics_holm(p, count, adjusted);
   for (int64_t i = 0; i < count; i++) {
     times[i]->p = adjusted[i];
-    vl_compare_decide(options->min_change * (times[i]->by_process ? 1 : STEPS_NEED), times[i]);
+    vl_compare_decide(options->min_change, times[i]);
   }
   comparison->machine_ratio = ratio_count >= 5 ? vl_statistics_median(ratios, ratio_count) : NAN;
   for (int32_t i = 0; i < comparison->count; i++) {
@@ -324,7 +235,7 @@ static void decide(const CompareOptions *options, StoreComparison *comparison) {
     for (int32_t k = 0; k < cell->count; k++) {
       Difference *difference = &cell->differences[k];
       if (is_measured_time(cell, difference) && difference->judgement >= JUDGED_BETTER &&
-          !same_machine(cell->base, cell->now)) {
+          !vl_compare_same_machine(cell->base, cell->now)) {
         difference->judgement = JUDGED_CHANGED;
         snprintf(difference->evidence, sizeof difference->evidence, "on another machine");
       }
@@ -342,7 +253,7 @@ static void decide(const CompareOptions *options, StoreComparison *comparison) {
 
 Status vl_compare_records(const RecordSet *base, const RecordSet *now, const CompareOptions *options,
                           StoreComparison *comparison) {
-  *comparison = (StoreComparison){.machine_ratio = NAN};
+  *comparison = (StoreComparison){.machine_ratio = NAN, .together = {.metric = &metrics[STEP]}};
   Groups of_base = group(base), of_now = group(now);
   size_t most = (size_t)(of_base.count + of_now.count + 1);
   comparison->cells = vl_allocate(most * sizeof *comparison->cells);
@@ -370,7 +281,13 @@ Status vl_compare_records(const RecordSet *base, const RecordSet *now, const Com
   return vl_ok();
 }
 
+bool vl_compare_regressed(const StoreComparison *comparison) {
+  return comparison->judged[JUDGED_WORSE] > 0 || comparison->together.judgement == JUDGED_WORSE;
+}
+
 void vl_compare_free(StoreComparison *comparison) {
+  for (int32_t i = 0; i < comparison->count; i++)
+    free(comparison->cells[i].pairs);
   free(comparison->cells);
   free(comparison->vanished);
   free(comparison->added);

@@ -47,25 +47,45 @@ typedef struct Difference {
   double base, now; /* numbers; of times the medians */
   const char *base_text, *now_text;
   Contrast ratio; /* of times: now / base, geometric mean with its 95 % interval */
-  double p; /* of times: of Welch's test on logarithms, for all cells of the comparison together (Holm) */
-  double rank_p;                    /* and of Mann-Whitney's, by itself */
+  double p;       /* of times: of Student's or Welch's test on logarithms, for all of the comparison (Holm) */
+  double rank_p;  /* and of Wilcoxon's or Mann-Whitney's, by itself */
   bool by_process;                  /* samples are processes, not steps of few */
-  char evidence[VL_EVIDENCE_BYTES]; /* "8 and 8 processes", or why it is unclear */
+  char evidence[VL_EVIDENCE_BYTES]; /* "8 and 8 processes", "12 pairs side by side", or why it is unclear */
 } Difference;
 
-/* Times of two runs, as samples: fills in all of *difference but metric and the judgement that Holm's p
- * decides (vl_compare_decide). */
-void vl_compare_times(const double *base, int64_t n, const double *now, int64_t m, Difference *difference);
-/* WORSE or BETTER (of a quantity whose lower value is the better) needs min_change and both tests' evidence.
- */
-void vl_compare_decide(double min_change, Difference *difference);
+/* Of a round, the median steps of a process of each store. */
+typedef struct TimePair {
+  int64_t repeat;
+  double base_s, now_s;
+} TimePair;
 
 typedef struct CellComparison {
   const json_t *base, *now; /* of repetitions the first; borrowed */
   Judgement judgement;
   Difference differences[VL_MAX_DIFFERENCES]; /* all that are not SAME, and the time */
   int32_t count;
+  TimePair *pairs; /* owned; of stores measured in turn (scripts/side-by-side), else none */
+  int32_t pair_count;
 } CellComparison;
+
+/* Times of two stores measured one after the other, as samples: fills in all of *difference but metric and
+ * the judgement that Holm's p decides (vl_compare_decide). A sitting counts as one more source of spread, as
+ * large as that from process to process (vl_statistics_welch's `shared`). */
+void vl_compare_times(const double *base, int64_t n, const double *now, int64_t m, Difference *difference);
+/* Processes of the same repeat which ran one right after the other: no other of the two stores ended between
+ * them. What the machine did then it did to both. Writes at most base->count, returns how many. */
+int32_t vl_compare_pairs(const RecordSet *base, const RecordSet *now, TimePair *pairs);
+bool vl_compare_same_machine(const json_t *base, const json_t *now);
+/* A cell's times, its records being repetitions: by pairs where there are at least six, which cell keeps,
+ * else by processes or steps. A metric of NULL: neither store has a time. */
+void vl_compare_cell_times(const RecordSet *base, const RecordSet *now, CellComparison *cell,
+                           Difference *difference);
+/* What moved all cells that have pairs, by the mean of their logarithms in each round: measured side by side
+ * it is not the machine. False when there are not two such cells and six rounds of all. */
+bool vl_compare_together(const CellComparison *cells, int32_t count, Difference *difference);
+/* WORSE or BETTER (of a quantity whose lower value is the better) needs both tests' evidence and min_change,
+ * four times of it from steps of few processes. */
+void vl_compare_decide(double min_change, Difference *difference);
 
 /* What differs in what the two stores ran on: name and both values, each the values of its cells. */
 typedef struct EnvironmentChange {
@@ -81,6 +101,7 @@ typedef struct StoreComparison {
   const json_t **vanished, **added; /* borrowed */
   int32_t vanished_count, added_count;
   int32_t judged[JUDGED_WORSE + 1]; /* cells by judgement */
+  Difference together;              /* of times measured side by side; no evidence: they were not */
   double machine_ratio; /* median ratio of the times of all cells: what moves them all; NaN below 5 cells */
 } StoreComparison;
 
@@ -90,6 +111,8 @@ Status vl_compare_records(const RecordSet *base, const RecordSet *now, const Com
 /* Fills in comparison->environment: what differs between the machines and builds of the two. */
 void vl_compare_environments(const RecordSet *base, const RecordSet *now, StoreComparison *comparison);
 void vl_compare_free(StoreComparison *comparison);
+/* Whether any cell, or all of them together, regressed. */
+bool vl_compare_regressed(const StoreComparison *comparison);
 /* What was asked of a cell, as text: equal for cells that are compared. free() it. */
 char *vl_compare_identity(const json_t *record);
 /* What a cell is called: "resnet50 training batch 8 cpu amp=bf16". */

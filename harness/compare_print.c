@@ -108,12 +108,16 @@ void vl_compare_print(const StoreComparison *comparison, bool all, FILE *out) {
   }
   print_names("Vanished: in the base alone", comparison->vanished, comparison->vanished_count, out);
   print_names("New: nothing to compare with", comparison->added, comparison->added_count, out);
-  if (!isnan(comparison->machine_ratio))
+  if (*comparison->together.evidence) {
+    fputs("\nAll cells together\n", out);
+    print_difference(&comparison->together, out);
+  } else if (!isnan(comparison->machine_ratio)) {
     fprintf(out,
             "\nAll times together: %+.1f %% (median over cells; what moves them all is the machine, or code "
             "that all use)\n",
             100 * (comparison->machine_ratio - 1));
-  fprintf(out, "\n%s: ", comparison->judged[JUDGED_WORSE] ? "REGRESSED" : "No regression");
+  }
+  fprintf(out, "\n%s: ", vl_compare_regressed(comparison) ? "REGRESSED" : "No regression");
   for (size_t j = 0; j < sizeof order / sizeof *order; j++)
     fprintf(out, "%s%" PRId32 " %s", j ? ", " : "", comparison->judged[order[j]],
             vl_judgement_name(order[j]));
@@ -183,6 +187,9 @@ json_t *vl_compare_json(const StoreComparison *comparison) {
   json_object_set_new(summary, "vanished", json_integer(comparison->vanished_count));
   json_object_set_new(summary, "new", json_integer(comparison->added_count));
   json_object_set_new(summary, "machine_ratio", real_or_null(comparison->machine_ratio));
+  if (*comparison->together.evidence)
+    json_object_set_new(summary, "together", difference_json(&comparison->together));
+  json_object_set_new(summary, "regression", json_boolean(vl_compare_regressed(comparison)));
   json_object_set_new(json, "summary", summary);
   json_object_set_new(json, "environment", environment);
   json_object_set_new(json, "cells", cells);
@@ -205,10 +212,12 @@ static void put_differences(const CellComparison *cell, Judgement judgement, FIL
 }
 
 void vl_compare_junit(const StoreComparison *comparison, FILE *out) {
+  bool together = *comparison->together.evidence != '\0';
   fprintf(out,
           "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"vramlab compare\" tests=\"%" PRId32
           "\" failures=\"%" PRId32 "\" errors=\"0\" skipped=\"%" PRId32 "\">\n",
-          comparison->count + comparison->vanished_count, comparison->judged[JUDGED_WORSE],
+          comparison->count + comparison->vanished_count + together,
+          comparison->judged[JUDGED_WORSE] + (together && comparison->together.judgement == JUDGED_WORSE),
           comparison->judged[JUDGED_UNCLEAR] + comparison->vanished_count);
   for (int32_t i = 0; i < comparison->count + comparison->vanished_count; i++) {
     bool gone = i >= comparison->count;
@@ -232,6 +241,11 @@ void vl_compare_junit(const StoreComparison *comparison, FILE *out) {
       put_differences(cell, JUDGED_UNCLEAR, out);
       fputs("\"/>", out);
     }
+    fputs("</testcase>\n", out);
+  }
+  if (together) {
+    fputs("  <testcase classname=\"all\" name=\"all cells together\">", out);
+    if (comparison->together.judgement == JUDGED_WORSE) fputs("<failure message=\"regressed\"/>", out);
     fputs("</testcase>\n", out);
   }
   fputs("</testsuite>\n", out);

@@ -60,8 +60,17 @@ double vl_statistics_mann_whitney(const double *a, int64_t n, const double *b, i
 double vl_statistics_student_p(double t, double degrees);
 /* mean(b) - mean(a) with its 95 % interval, and the two-sided probability of as large a difference where
  * there is none, variances being what they may (Welch, Biometrika 34, 1947). NaN below two samples of each.
- */
-double vl_statistics_welch(const double *a, int64_t n, const double *b, int64_t m, Contrast *difference);
+ * `shared`: variance that all samples of a side have in common, as a share of that between them, so that no
+ * number of them averages it out; 0 in Welch's test. */
+double vl_statistics_welch(const double *a, int64_t n, const double *b, int64_t m, double shared,
+                           Contrast *difference);
+/* The mean of differences of pairs with its 95 % interval, and the two-sided probability of as large a mean
+ * where there is none (Student, Biometrika 6, 1908). NaN below two. */
+double vl_statistics_paired(const double *differences, int64_t n, Contrast *mean);
+/* Two-sided probability of as many and as large differences of one sign where both signs are as likely: exact
+ * up to 40 without ties and zeros, else by the normal approximation corrected for ties; zeros are left out.
+ * (Wilcoxon, Biometrics Bulletin 1, 1945.) */
+double vl_statistics_signed_rank(const double *differences, int64_t n);
 /* Probabilities of `count` tests made at once, so that all that are below 0.05 are false together in at most
  * one of 20 cases (Holm, Scandinavian Journal of Statistics 6, 1979). NaN stays NaN and counts for nothing.
  */

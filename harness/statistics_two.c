@@ -109,17 +109,28 @@ static double student_quantile(double degrees) {
   return low;
 }
 
-static void moments(const double *values, int64_t n, double *mean, double *error) {
+static void moments(const double *values, int64_t n, double *mean, double *variance) {
   double sum = 0, squares = 0;
   for (int64_t i = 0; i < n; i++)
     sum += values[i];
   *mean = sum / (double)n;
   for (int64_t i = 0; i < n; i++)
     squares += (values[i] - *mean) * (values[i] - *mean);
-  *error = squares / (double)(n - 1) / (double)n;
+  *variance = squares / (double)(n - 1);
 }
 
-double vl_statistics_welch(const double *a, int64_t n, const double *b, int64_t m, Contrast *difference) {
+/* Of a value and its squared standard error: the interval, and the probability of as much from nothing. */
+static double test(double value, double square, double degrees, Contrast *contrast) {
+  *contrast = (Contrast){value, value, value};
+  if (!(square > 0)) return fabs(value) > 0 ? 0 : 1; /* no sample differs from its neighbours */
+  double half = student_quantile(degrees) * sqrt(square);
+  contrast->low = value - half;
+  contrast->high = value + half;
+  return vl_statistics_student_p(value / sqrt(square), degrees);
+}
+
+double vl_statistics_welch(const double *a, int64_t n, const double *b, int64_t m, double shared,
+                           Contrast *difference) {
   *difference = (Contrast){NAN, NAN, NAN};
   if (n < 1 || m < 1) return NAN;
   double of_a, of_b, mean_a, mean_b;
@@ -127,16 +138,64 @@ double vl_statistics_welch(const double *a, int64_t n, const double *b, int64_t 
   moments(b, m, &mean_b, &of_b);
   difference->value = mean_b - mean_a;
   if (n < 2 || m < 2) return NAN;
+  of_a *= shared + 1 / (double)n;
+  of_b *= shared + 1 / (double)m;
   double square = of_a + of_b;
-  if (!(square > 0)) { /* no sample differs from its neighbours */
-    difference->low = difference->high = difference->value;
-    return fabs(difference->value) > 0 ? 0 : 1;
+  return test(difference->value, square,
+              square * square / (of_a * of_a / (double)(n - 1) + of_b * of_b / (double)(m - 1)), difference);
+}
+
+/* ---- Pairs ----------------------------------------------------------------------------------------------- */
+
+double vl_statistics_paired(const double *differences, int64_t n, Contrast *mean) {
+  *mean = (Contrast){NAN, NAN, NAN};
+  if (n < 1) return NAN;
+  double variance;
+  moments(differences, n, &mean->value, &variance);
+  return n < 2 ? NAN : test(mean->value, variance / (double)n, (double)(n - 1), mean);
+}
+
+static int compare_sizes(const void *a, const void *b) {
+  double x = fabs(*(const double *)a), y = fabs(*(const double *)b);
+  return (x > y) - (x < y);
+}
+
+/* Of all 2^n ways to give ranks 1 to n a sign, the share whose positive ranks sum to `most` or less. */
+static double signed_rank_tail(int64_t n, int64_t most) {
+  int64_t all = n * (n + 1) / 2;
+  double *ways = vl_allocate((size_t)(all + 1) * sizeof *ways), below = 0;
+  ways[0] = 1;
+  for (int64_t rank = 1; rank <= n; rank++)
+    for (int64_t sum = all; sum >= rank; sum--)
+      ways[sum] += ways[sum - rank];
+  for (int64_t sum = 0; sum <= most; sum++)
+    below += ways[sum];
+  free(ways);
+  return ldexp(below, -(int)n);
+}
+
+double vl_statistics_signed_rank(const double *differences, int64_t n) {
+  double *sorted = vl_allocate((size_t)(n + 1) * sizeof *sorted), positive = 0, ties = 0;
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++)
+    if (fabs(differences[i]) > 0) sorted[count++] = differences[i];
+  qsort(sorted, (size_t)count, sizeof *sorted, compare_sizes);
+  for (int64_t i = 0, j; i < count; i = j) {
+    for (j = i + 1; j < count && !(fabs(sorted[j]) > fabs(sorted[i]));)
+      j++;
+    double group = (double)(j - i), rank = (double)(i + 1 + j) / 2;
+    ties += group * group * group - group;
+    for (int64_t k = i; k < j; k++)
+      positive += sorted[k] > 0 ? rank : 0;
   }
-  double degrees = square * square / (of_a * of_a / (double)(n - 1) + of_b * of_b / (double)(m - 1));
-  double half = student_quantile(degrees) * sqrt(square);
-  difference->low = difference->value - half;
-  difference->high = difference->value + half;
-  return vl_statistics_student_p(difference->value / sqrt(square), degrees);
+  free(sorted);
+  if (n < 1) return NAN;
+  if (count == 0) return 1;
+  double all = (double)(count * (count + 1)) / 2, low = fmin(positive, all - positive);
+  if (ties <= 0 && count == n && n <= MOST_EXACT)
+    return fmin(1, 2 * signed_rank_tail(n, (int64_t)floor(low)));
+  double variance = (double)(count * (count + 1) * (2 * count + 1)) / 24 - ties / 48;
+  return erfc(fmax(0, all / 2 - low) / sqrt(variance) / sqrt(2));
 }
 
 /* ---- Many at once ---------------------------------------------------------------------------------------- */
