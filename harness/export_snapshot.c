@@ -4,6 +4,7 @@
  * device_traces what led there from what was held when it began; the viewer plays them backwards, so the two
  * must agree. */
 #include "harness/export.h"
+#include "harness/report_select.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -283,9 +284,10 @@ static void put_event(FILE *out, const char *action, int64_t address, int64_t by
   close_map(out);
 }
 
-static void put_trace(FILE *out, const Layout *layout, const TimelineEvent *events, int64_t count) {
+/* Where nothing tells time, events are a microsecond apart. */
+static void put_trace(FILE *out, const Layout *layout, const TimelineEvent *events, int64_t count,
+                      bool timed) {
   int64_t written = 0, time_us = 0;
-  bool timed = events[count - 1].time_ns > 0;
   put_text(out, "device_traces");
   open_list(out);
   open_list(out);
@@ -323,7 +325,7 @@ Status vl_export_snapshot(const ExportInput *input, FILE *out) {
   fputs("\x80\x02", out); /* PROTO 2 */
   open_map(out);
   put_segments(out, &layout);
-  put_trace(out, &layout, events, count);
+  put_trace(out, &layout, events, count, !vl_record_is_predicted(record) && events[count - 1].time_ns > 0);
   put_text(out, "allocator_settings");
   fputc('}', out);
   close_map(out);

@@ -1,10 +1,11 @@
 /* Chrome's trace events in their array form (Trace Event Format), which Perfetto and chrome://tracing open:
  * of every cell with a timeline a process, with counters of bytes by category and of what is reserved, the
- * segments of its step with the ops in them, and the lifetime of every tensor.
+ * segments of its step with the ops in them, and the lifetime of every tensor. An event a line.
  *
  * Ops have the time of a step of their own (OpRecord). Where a cell has them, memory is told by their clock:
  * what is obtained for an op when it begins, what is released behind it when it ends. */
 #include "harness/export.h"
+#include "harness/report_select.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -44,13 +45,21 @@ static void put_text(TraceWriter *trace, const char *name, const char *value) {
   json_decref(text);
 }
 
-static void name_process(TraceWriter *trace, const char *name, const char *provenance) {
-  char text[300];
-  bool predicted = provenance && strcmp(provenance, "predicted") == 0;
-  snprintf(text, sizeof text, "%s%s", name, predicted ? ", predicted" : "");
+/* Its label is its key, so that what reads the trace finds the cell. */
+static void name_process(TraceWriter *trace, const json_t *record) {
+  const char *key = vl_record_text(record, "cell_key");
+  char name[256], text[300];
+  vl_store_cell_text(record, name, sizeof name);
+  snprintf(text, sizeof text, "%s%s", name, vl_record_is_predicted(record) ? ", predicted" : "");
   begin(trace, "M", "process_name");
   fputs(",\"args\":{", trace->out);
   put_text(trace, "name", text);
+  fputs("}}", trace->out);
+  snprintf(text, sizeof text, "%s%s", key,
+           trace->counts_only ? ",no times: events are a microsecond apart" : "");
+  begin(trace, "M", "process_labels");
+  fputs(",\"args\":{", trace->out);
+  put_text(trace, "labels", text);
   fputs("}}", trace->out);
   begin(trace, "M", "thread_name");
   fputs(",\"tid\":0,\"args\":{\"name\":\"step\"}}", trace->out);
@@ -144,7 +153,6 @@ static int64_t time_of(const TraceWriter *trace, const TimelineEvent *event, int
 static void put_cell(TraceWriter *trace, const TimelineEvent *events, int64_t count) {
   int64_t slice_start_ns = 0, time_ns = 0;
   int32_t slice = -1;
-  trace->counts_only = events[count - 1].time_ns == 0;
   memset(trace->live_bytes, 0, sizeof trace->live_bytes);
   for (int64_t i = 0; i < count; i++) {
     const TimelineEvent *event = &events[i];
@@ -208,11 +216,11 @@ Status vl_export_trace(const ExportInput *input, FILE *out) {
     if (!key) continue;
     VL_TRY(vl_store_timeline(input->store, key, &events, &count));
     if (count > 0) {
-      char text[256];
       trace.process++;
-      vl_store_cell_text(record, text, sizeof text);
-      name_process(&trace, text, vl_record_text(record, "provenance"));
       Status status = take_ops(input->store, key, events, count, &trace);
+      /* A plan walks the step as fast as it can: only its ops have times of the hardware. */
+      trace.counts_only = !trace.ops && (vl_record_is_predicted(record) || events[count - 1].time_ns == 0);
+      name_process(&trace, record);
       if (status.code == VL_OK) put_ops(&trace);
       if (status.code == VL_OK) put_cell(&trace, events, count);
       free(trace.ops);

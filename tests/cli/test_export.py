@@ -139,6 +139,18 @@ class Export(ProgramTest):
         for store in ("alone.h5", "copied"):
             self.assertEqual(strict_json(self.export(store, "trace").read_text(encoding="utf-8")), events)
 
+    def test_the_time_of_planning_is_no_time_of_the_step(self):
+        """A plan without a profile tells none: events are a microsecond apart, and the trace says so."""
+        self.run_program("plan", "--case", "bert-base", "--set", "layers=1", "--timeline", "-o", "paper", "-q")
+        events = strict_json(self.export("paper", "trace").read_text(encoding="utf-8"))
+        (labels,) = (event["args"]["labels"] for event in events if event["name"] == "process_labels")
+        key = self.journal("paper")[1]["cell_key"]
+        self.assertEqual(labels, f"{key},no times: events are a microsecond apart")
+        self.assertTrue(all(event["ts"] == int(event["ts"]) for event in events if "ts" in event))
+        with open(self.export("paper", "torch-snapshot"), "rb") as file:
+            steps = PlainUnpickler(file).load()["device_traces"][0]
+        self.assertTrue(all(0 <= b["time_us"] - a["time_us"] <= 1 for a, b in zip(steps, steps[1:])))
+
     def test_every_format_is_read_back(self):
         self.check_all(self.store())
 
