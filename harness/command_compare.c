@@ -1,6 +1,6 @@
 /* vramlab compare: whether a store regressed against another, or against the baseline of its machine. */
 #include "harness/baseline.h"
-#include "harness/compare.h"
+#include "harness/compare_ops.h"
 #include "harness/options.h"
 #include "harness/report.h"
 
@@ -87,9 +87,12 @@ static Status write_junit(const StoreComparison *comparison, const char *path) {
   return fclose(out) == 0 && !failed ? vl_ok() : vl_error(VL_ENVIRONMENT, "%s: %s", path, strerror(errno));
 }
 
-static Status show(const CompareCommand *command, const RecordSet *base, const RecordSet *now, int *code) {
+/* base_store: NULL for a baseline, which keeps no ops. */
+static Status show(const CompareCommand *command, const RecordSet *base, const Store *base_store,
+                   const RecordSet *now, const Store *now_store, int *code) {
   StoreComparison comparison;
   Status status = vl_compare_records(base, now, &command->options, &comparison);
+  if (status.code == VL_OK && base_store) status = vl_compare_ops(base_store, now_store, &comparison);
   if (status.code == VL_OK && command->json) {
     json_t *json = vl_compare_json(&comparison);
     char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
@@ -119,7 +122,7 @@ static Status compare(const CompareCommand *command, int *code) {
     status = vl_store_open(command->stores[0], &base);
     if (status.code == VL_OK) of_base = vl_store_records(base);
   }
-  if (status.code == VL_OK) status = show(command, &of_base, &of_now, code);
+  if (status.code == VL_OK) status = show(command, &of_base, base, &of_now, now, code);
   if (!command->baseline) free(of_base.records);
   free(of_now.records);
   vl_baseline_free(&baseline);

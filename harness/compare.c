@@ -1,5 +1,6 @@
 /* What is compared, how it is judged, and which cells belong together. */
 #include "harness/compare.h"
+#include "harness/compare_ops.h"
 #include "harness/report_select.h"
 
 #include <math.h>
@@ -286,8 +287,10 @@ bool vl_compare_regressed(const StoreComparison *comparison) {
 }
 
 void vl_compare_free(StoreComparison *comparison) {
-  for (int32_t i = 0; i < comparison->count; i++)
+  for (int32_t i = 0; i < comparison->count; i++) {
     free(comparison->cells[i].pairs);
+    vl_compare_ops_free(comparison->cells[i].ops);
+  }
   free(comparison->cells);
   free(comparison->vanished);
   free(comparison->added);

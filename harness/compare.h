@@ -66,6 +66,7 @@ typedef struct CellComparison {
   int32_t count;
   TimePair *pairs; /* owned; of stores measured in turn (scripts/side-by-side), else none */
   int32_t pair_count;
+  struct OpsComparison *ops; /* of kept steps (vl_compare_ops); NULL: not kept by both */
 } CellComparison;
 
 /* Times of two stores measured one after the other, as samples: fills in all of *difference but metric and

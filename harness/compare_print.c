@@ -1,6 +1,6 @@
 /* A comparison as text, JSON and JUnit's XML. */
 #include "harness/columns.h"
-#include "harness/compare.h"
+#include "harness/compare_ops.h"
 #include "harness/export.h"
 #include "harness/report_select.h"
 
@@ -75,12 +75,26 @@ static void print_difference(const Difference *difference, FILE *out) {
   fprintf(out, "%s\n", *difference->evidence ? ")" : "");
 }
 
+/* Where in the model: of a time only where it changed, since that of one step always differs a little. */
+static void print_places(const CellComparison *cell, bool all, FILE *out) {
+  bool times = all, memory = all;
+  for (int32_t i = 0; i < cell->count; i++) {
+    const Difference *difference = &cell->differences[i];
+    bool changed = difference->judgement >= JUDGED_CHANGED;
+    const char *unit = vl_column_find(difference->metric->column)->unit;
+    times = times || (changed && difference->metric->by == COMPARE_TIME);
+    memory = memory || (changed && strcmp(unit, "bytes") == 0);
+  }
+  vl_compare_print_ops(cell, times, memory, out);
+}
+
 static void print_cell(const CellComparison *cell, bool all, FILE *out) {
   char text[1024];
   vl_compare_cell_text(cell->now, text, sizeof text);
   fprintf(out, "  %s\n", text);
   for (int32_t i = 0; i < cell->count; i++)
     if (all || cell->differences[i].judgement != JUDGED_SAME) print_difference(&cell->differences[i], out);
+  print_places(cell, all, out);
 }
 
 static void print_names(const char *title, const json_t *const *records, int32_t count, FILE *out) {
@@ -100,6 +114,7 @@ void vl_compare_print(const StoreComparison *comparison, bool all, FILE *out) {
   for (int32_t i = 0; i < comparison->environment_count; i++)
     fprintf(out, "  %-12s %s -> %s\n", comparison->environment[i].name, comparison->environment[i].base,
             comparison->environment[i].now);
+  vl_compare_print_implementations(comparison, out);
   for (size_t j = 0; j < sizeof order / sizeof *order; j++) {
     if (comparison->judged[order[j]] == 0 || (order[j] == JUDGED_SAME && !all)) continue;
     fprintf(out, "\n%s\n", titles[j]);
@@ -178,9 +193,11 @@ json_t *vl_compare_json(const StoreComparison *comparison) {
     vl_compare_cell_text(cell->now, text, sizeof text);
     for (int32_t k = 0; k < cell->count; k++)
       json_array_append_new(differences, difference_json(&cell->differences[k]));
-    json_array_append_new(cells, json_pack("{so ss ss so}", "cell", vl_json_text(text), "cell_key",
+    json_array_append_new(cells, json_pack("{so ss ss so so so}", "cell", vl_json_text(text), "cell_key",
                                            vl_record_text(cell->now, "cell_key"), "judgement",
-                                           vl_judgement_name(cell->judgement), "differences", differences));
+                                           vl_judgement_name(cell->judgement), "differences", differences,
+                                           "held", vl_compare_held_json(cell), "ops",
+                                           cell->ops ? vl_compare_ops_json(cell->ops) : json_null()));
   }
   for (int j = JUDGED_SAME; j <= JUDGED_WORSE; j++)
     json_object_set_new(summary, vl_judgement_name((Judgement)j), json_integer(comparison->judged[j]));
@@ -206,6 +223,7 @@ static void put_differences(const CellComparison *cell, Judgement judgement, FIL
   FILE *memory = open_memstream(&text, &size);
   for (int32_t k = 0; k < cell->count; k++)
     if (cell->differences[k].judgement == judgement) print_difference(&cell->differences[k], memory);
+  if (judgement == JUDGED_WORSE) print_places(cell, false, memory);
   fclose(memory);
   vl_xml_put(text, out);
   free(text);

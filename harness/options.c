@@ -69,7 +69,9 @@ static const struct argp_option options_table[] = {
      "cpu: where the file that recipes offload to is (TMPDIR, else /tmp)", 2},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "end the cell after this long", 2},
     {"timeline", KEY_TIMELINE, NULL, 0,
-     "keep the allocations of the last step, or of the first when it runs out of memory", 2},
+     "keep the allocations of the last step, or of the first when it runs out of memory, and the ops of one "
+     "more",
+     2},
     {"monitor", KEY_MONITOR, NULL, 0,
      "watch the numbers of every step: loss scale, norms, infinities; no times", 2},
     {"cross-check", KEY_CROSS_CHECK, NULL, 0,

@@ -1,5 +1,5 @@
 """vramlab compare and baseline: stores of the same program are the same, an allocation more is found and named, a fault
-on purpose is no baseline; JSON and JUnit's XML parse whatever names hold; wrong usage is refused."""
+on purpose is no baseline; what changed in ops has its place in the model; JSON and JUnit's XML parse whatever names hold; wrong usage is refused."""
 
 import json
 import os
@@ -69,6 +69,50 @@ class Compare(ProgramTest):
         self.assertTrue(all('<a> & "b", ü' in name for name in names), names)
         said = json.loads(self.run_program("compare", "one", "two", "--json", code=1).stdout)
         self.assertEqual([d["new"] for c in said["cells"] for d in c["differences"] if d["metric"] == "status"], ["oom", "oom"])
+
+    def kept(self, name, *more, **environment):
+        """A measured cell with the ops of a step."""
+        self.run_program("run", "--case", "resnet50", "--set", "size=32", "--batch", "2", "--device", "cpu", "--threads", "1",
+                         "--steps", "3", "--timeline", "-o", name, *more, **environment)
+        return name
+
+    def test_ops_that_run_another_implementation_are_named(self):
+        base, other = self.kept("base"), self.kept("other", ONEDNN_MAX_CPU_ISA="SSE41")
+        isa = [self.journal(name)[1]["isa"] for name in (base, other)]
+        if isa[0] == isa[1]:
+            self.skipTest("this processor has no other instruction set for oneDNN")
+        done = subprocess.run(self.command("compare", base, other, "--json", "--junit", "tests.xml"), cwd=self.folder,
+                              capture_output=True, text=True, check=False)
+        said = strict_json(done.stdout)
+        ops = said["cells"][0]["ops"]
+        self.assertEqual((ops["base_steps"], ops["new_steps"]), (1, 1))
+        changes = ops["implementations"]
+        self.assertTrue(any(change["op"] == "conv" and change["segment"] == "forward" for change in changes), changes)
+        self.assertTrue(all(change["base"] != change["new"] for change in changes))
+        longest = [max(change["base_s"], change["new_s"]) for change in changes]
+        self.assertEqual(longest, sorted(longest, reverse=True))
+        self.assertTrue(ops["scopes"])
+        self.assertEqual(said["environment"]["isa"], {"base": isa[0], "new": isa[1]})
+        text = self.run_program("compare", base, other, "--all", code=done.returncode).stdout
+        self.assertRegex(text, r"Implementations of ops: \d+ of \d+ launches differ, in 1 of 1 cells that kept them\n  \w+ ")
+        self.assertRegex(text, r"\n      and \d+ more\n")
+        self.assertIn("ops by scope, each waited for, of 1 and 1 steps (noisy)", text)
+        self.assertLess(text.index("Implementations of ops"), text.index("step_s"))
+        # A results.h5 on its own keeps them too.
+        alone = strict_json(subprocess.run(self.command("compare", f"{base}/results.h5", f"{other}/results.h5", "--json"),
+                                           cwd=self.folder, capture_output=True, text=True, check=False).stdout)
+        self.assertEqual(alone["cells"][0]["ops"], ops)
+
+    def test_ops_are_no_verdict_and_memory_has_a_place(self):
+        base, larger = self.kept("base"), self.kept("larger", "--inject", "allocate=1MiB:activation")
+        done = self.run_program("compare", base, larger, "--min-change", "100", "--junit", "tests.xml", code=1)
+        self.assertIn("Implementations of ops: the same in 1 cell that kept them", done.stdout)
+        self.assertRegex(done.stdout, r"held at the allocated peak\n +injected +0 -> 1048576  \+1.00 MiB")
+        self.assertNotIn("ops by scope", done.stdout)  # its time did not change
+        self.assertIn("injected", xml.parse(self.folder / "tests.xml").getroot().find("testcase/failure").text)
+        said = strict_json(self.run_program("compare", base, larger, "--json", code=1).stdout)
+        self.assertEqual(said["cells"][0]["held"], [{"scope": "injected", "base_bytes": 0, "new_bytes": 1 << 20}])
+        self.assertNotIn("ops", [difference["metric"] for difference in said["cells"][0]["differences"]])
 
     def test_baseline(self):
         base, larger = self.store("base"), self.store("larger", "--inject", "allocate=1MiB:workspace")

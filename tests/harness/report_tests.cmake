@@ -1,6 +1,7 @@
 # Claims, figures and reports: what reads stores. Included by this folder's CMakeLists.txt.
 vramlab_test(harness_growth SOURCES test_growth.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_compare SOURCES test_compare.c report_records.c temporary_directory.c LIBRARIES harness LABELS unit)
+vramlab_test(harness_compare_ops SOURCES test_compare_ops.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_history SOURCES test_history.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_claims SOURCES test_claims.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_claims_listing SOURCES test_claims_listing.c report_records.c LIBRARIES harness LABELS unit)
