@@ -3,6 +3,7 @@ on purpose is no baseline; what changed in ops has its place in the model; JSON 
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
@@ -24,6 +25,15 @@ help: One measured cell.
 defaults: {device: cpu, batch: 2, steps: 10, threads: 1}
 cells:
   - {case: resnet50, settings: {size: 64}, recipe: [baseline]}
+"""
+
+
+TWO_MEASURED = """name: two
+title: Two
+help: Two measured cells.
+defaults: {device: cpu, batch: 2, warmup: 1, steps: 5, threads: 1}
+cells:
+  - {case: resnet50, settings: {size: 32}, recipe: [baseline, stack=vramlab]}
 """
 
 
@@ -56,6 +66,34 @@ class Compare(ProgramTest):
         self.assertIn("Vanished", done.stdout)
         self.assertIn("1 vanished", done.stdout)
         self.assertIn("1 new", self.run_program("compare", less, base).stdout)
+
+    def test_side_by_side_is_judged_by_pairs(self):
+        """Three times as slow is seen on any machine: in each cell, and in all of them together."""
+        (self.folder / "two.yaml").write_text(TWO_MEASURED, encoding="utf-8")
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "side-by-side")
+        (program,) = self.command()
+        slower = shlex.join([program, "--inject", "slowdown=2"])
+
+        def measure(*more):
+            return subprocess.run([sys.executable, script, program, slower, "./two.yaml", "--rounds", "6", *more], cwd=self.folder,
+                                  capture_output=True, text=True, check=False)
+
+        done = measure("--json")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        said = strict_json(done.stdout)
+        self.assertEqual(said["summary"]["together"]["judgement"], "regressed")
+        self.assertEqual(said["summary"]["together"]["evidence"], "6 rounds of 2 cells side by side")
+        for cell in said["cells"]:
+            time = next(d for d in cell["differences"] if d["metric"] == "step_s")
+            self.assertEqual((time["evidence"], time["judgement"]), ("6 pairs side by side", "regressed"))
+            self.assertTrue(1.5 < time["ratio"] < 6, time)
+        self.run_program("compare", "side-by-side/base", "side-by-side/new", "--junit", "pairs.xml", code=1)
+        suite = xml.parse(self.folder / "pairs.xml").getroot()
+        self.assertEqual((suite.get("tests"), suite.get("failures")), ("3", "3"))
+        again = measure()  # all is there
+        self.assertIn("All cells together\n    regressed  step_s", again.stdout)
+        self.assertIn("accepted: 6 and more", measure("-n", "5").stderr)
+        self.assertEqual(measure("-n", "5").returncode, 2)
 
     def test_names_with_anything_in_them(self):
         base = self.store("base")
