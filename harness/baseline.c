@@ -169,13 +169,14 @@ void vl_baseline_free(Baseline *baseline) {
 
 /* ---- Writing --------------------------------------------------------------------------------------------------- */
 
-/* Without what is not known, and without lists but the times of steps. */
+/* Without what is not known, and without lists but the times and losses of steps. */
 static json_t *shorten(const json_t *record) {
   json_t *kept = json_object(), *value;
   const char *name;
   json_object_foreach((json_t *)record, name, value) {
-    bool is_list = json_is_array(value) && strcmp(name, "step_times_s") != 0;
-    if (json_is_null(value) || is_list || strcmp(name, "null_reasons") == 0) continue;
+    bool of_steps = strcmp(name, "step_times_s") == 0 || strcmp(name, "losses") == 0;
+    if (json_is_null(value) || (json_is_array(value) && !of_steps) || strcmp(name, "null_reasons") == 0)
+      continue;
     json_object_set(kept, name, value);
   }
   return kept;

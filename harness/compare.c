@@ -36,7 +36,7 @@ static const Metric metrics[] = {
     {"events_per_step", BETTER_LOWER, COMPARE_EXACT},
     {"params", BETTER_NEITHER, COMPARE_EXACT},
     {"checkpoint_chosen", BETTER_NEITHER, COMPARE_TEXT},
-    {"last_loss", BETTER_NEITHER, COMPARE_EXACT},
+    {"last_loss", BETTER_NEITHER, COMPARE_LOSS},
     {"accuracy", BETTER_HIGHER, COMPARE_MARGIN},
     {"dice_mean", BETTER_HIGHER, COMPARE_MARGIN},
 };
@@ -147,10 +147,14 @@ static void judge_number(const Group *base, const Group *now, Difference *differ
   difference->base = a;
   difference->now = b;
   difference->judgement = JUDGED_SAME;
-  bool of_last_step = strcmp(metric->column, "last_loss") == 0;
-  if ((isnan(a) && isnan(b)) || (of_last_step && !same_steps(base->records[0], now->records[0]))) return;
+  bool is_loss = metric->by == COMPARE_LOSS;
+  if ((isnan(a) && isnan(b)) || (is_loss && !same_steps(base->records[0], now->records[0]))) return;
   if (isnan(a) != isnan(b)) {
     difference->judgement = JUDGED_CHANGED;
+    return;
+  }
+  if (is_loss) {
+    vl_compare_losses(base->records[0], now->records[0], difference);
     return;
   }
   double margin = metric->by == COMPARE_MARGIN ? VL_MARGIN_PERCENT / 100.0 * fabs(a) : 0;
@@ -194,8 +198,9 @@ static void judge_cell(const Group *base, const Group *now, CellComparison *cell
     case COMPARE_TEXT: judge_text(base, now, difference); break;
     default: judge_number(base, now, difference); break;
     }
-    bool kept = metrics[i].by == COMPARE_TIME && !predicted ? difference->metric != NULL
-                                                            : difference->judgement != JUDGED_SAME;
+    bool kept = metrics[i].by == COMPARE_TIME && !predicted
+                    ? difference->metric != NULL
+                    : difference->judgement != JUDGED_SAME || *difference->evidence;
     if (kept) cell->count++;
   }
 }

@@ -12,6 +12,7 @@ typedef enum CompareBy {
   COMPARE_EXACT = 0, /* to the byte: the same program on the same device has the same value */
   COMPARE_MARGIN,    /* what the operating system or the driver adds varies: beyond VL_MARGIN of the value */
   COMPARE_TIME,      /* by distribution */
+  COMPARE_LOSS,      /* to the bit, or up to rounding: vl_compare_losses */
   COMPARE_TEXT
 } CompareBy;
 enum { VL_MARGIN_PERCENT = 2 };
@@ -109,6 +110,11 @@ typedef struct StoreComparison {
 /* Borrows the records of both. */
 Status vl_compare_records(const RecordSet *base, const RecordSet *now, const CompareOptions *options,
                           StoreComparison *comparison) VL_CHECKED;
+/* Judges the losses of the last step, which *difference has: CHANGED when they are not the same; where
+ * something that decides bits differs (hardware, instruction set, library, threads; the program, for a recipe
+ * that promises less than bits; a card whose sums vary) only when the first losses differ by more than
+ * rounding (vl_record_loss_bound). Evidence says why and by how much. */
+void vl_compare_losses(const json_t *base, const json_t *now, Difference *difference);
 /* Fills in comparison->environment: what differs between the machines and builds of the two. */
 void vl_compare_environments(const RecordSet *base, const RecordSet *now, StoreComparison *comparison);
 void vl_compare_free(StoreComparison *comparison);

@@ -266,10 +266,7 @@ static double loss_difference(const json_t *record, const json_t *baseline, doub
   return worst;
 }
 
-/* The loss of the first step, before any update can amplify a difference: 1e-4 of it in fp32 (the bound whole
- * models are held to against PyTorch), 2^-6 where activations are rounded to bf16 or fp16 (8 bits of mantissa
- * and four times that for the depth). */
-static double first_loss_bound(const json_t *record) {
+double vl_record_loss_bound(const json_t *record) {
   const char *recipe = vl_record_text(record, "recipe");
   return recipe != NULL && strstr(recipe, "amp=") != NULL ? 0x1p-6 : 1e-4;
 }
@@ -287,7 +284,7 @@ Equality vl_record_equality(const json_t *record, const json_t *baseline) {
   equality.checked = !isnan(equality.loss_difference);
   if (!equality.checked) return equality;
   if (equality.outcome == OUTCOME_BITWISE && equality.loss_difference != 0) equality.outcome = OUTCOME_BROKEN;
-  if (equality.outcome == OUTCOME_TOLERANCE && !(first <= first_loss_bound(record)))
+  if (equality.outcome == OUTCOME_TOLERANCE && !(first <= vl_record_loss_bound(record)))
     equality.outcome = OUTCOME_BROKEN;
   return equality;
 }

@@ -69,6 +69,10 @@ typedef struct Equality {
   double loss_difference; /* largest relative difference over the steps; NaN unless checked */
 } Equality;
 Equality vl_record_equality(const json_t *record, const json_t *baseline);
+/* How far rounding may take the loss of the first step, before any update can amplify a difference, as a
+ * share: 1e-4 in fp32 (the bound whole models are held to against PyTorch), 2^-6 where activations are
+ * rounded to bf16 or fp16 (8 bits of mantissa and four times that for the depth). */
+double vl_record_loss_bound(const json_t *record);
 /* "bitwise", "within tolerance", "different model", "BROKEN PROMISE", "n/a". */
 const char *vl_outcome_name(Outcome outcome);
 

@@ -360,6 +360,57 @@ static void only_neighbours_are_pairs(void **state) {
     json_decref(now[i]);
 }
 
+static void set_losses(json_t *record, double first, double last) {
+  json_object_set_new(record, "losses", json_pack("[f f]", first, last));
+  json_object_set_new(record, "last_loss", json_real(last));
+}
+
+/* The loss after a few steps has amplified a difference in the last bit of the first. On the same machine a
+ * recipe that keeps bits keeps them from one commit to the next; one that keeps them up to rounding only
+ * within one program.
+ */
+static void losses_are_the_same_as_far_as_the_recipe_keeps_them(void **state) {
+  (void)state;
+  enum { BITS, TOLERANCE, PROGRAM, MACHINE, LOW, WRONG, KINDS };
+  static const struct {
+    const char *recipe, *preserves, *commit, *isa;
+    double first, last;
+    Judgement judgement;
+  } kinds[KINDS] = {
+      [BITS] = {"baseline", "bitwise", "b", "AVX-512", 7.000001, 5.01, JUDGED_CHANGED},
+      [TOLERANCE] = {"attention=fused", "tolerance", "a", "AVX-512", 7.000001, 5.01, JUDGED_CHANGED},
+      [PROGRAM] = {"attention=fused", "tolerance", "b", "AVX-512", 7.000001, 5.01, JUDGED_SAME},
+      [MACHINE] = {"baseline", "bitwise", "a", "AVX2", 7.000001, 5.01, JUDGED_SAME},
+      [LOW] = {"amp=bf16", "tolerance", "b", "AVX-512", 7.05, 5.5, JUDGED_SAME},
+      [WRONG] = {"baseline", "bitwise", "a", "AVX2", 7.01, 5.01, JUDGED_CHANGED},
+  };
+  for (int i = 0; i < KINDS; i++) {
+    json_t *base[] = {cell_of(kinds[i].recipe, 1e6, NULL)}, *now[] = {cell_of(kinds[i].recipe, 1e6, NULL)};
+    for (int side = 0; side < 2; side++) {
+      json_t *record = side ? now[0] : base[0];
+      json_object_set_new(record, "preserves", json_string(kinds[i].preserves));
+      json_object_set_new(record, "git_commit", json_string(side ? kinds[i].commit : "a"));
+      json_object_set_new(record, "isa", json_string(side ? kinds[i].isa : "AVX-512"));
+      json_object_set_new(record, "git_dirty", json_false());
+    }
+    set_losses(base[0], 7, 5);
+    set_losses(now[0], 7, 5);
+    StoreComparison comparison = compare(base, 1, now, 1);
+    assert_null(find(&comparison.cells[0], "last_loss")); /* the same bits are the same */
+    vl_compare_free(&comparison);
+    set_losses(now[0], kinds[i].first, kinds[i].last);
+    comparison = compare(base, 1, now, 1);
+    const Difference *difference = find(&comparison.cells[0], "last_loss");
+    assert_non_null(difference); /* with its evidence even where it is the same */
+    assert_int_equal(difference->judgement, kinds[i].judgement);
+    if (i >= PROGRAM) assert_non_null(strstr(difference->evidence, i == WRONG ? "too much" : "rounding"));
+    assert_int_equal(comparison.judged[JUDGED_WORSE], 0);
+    vl_compare_free(&comparison);
+    json_decref(base[0]);
+    json_decref(now[0]);
+  }
+}
+
 static void every_metric_is_a_column(void **state) {
   (void)state;
   int32_t count;
@@ -432,6 +483,7 @@ int main(void) {
       cmocka_unit_test(memory_counts_to_the_byte),
       cmocka_unit_test(what_no_longer_runs_regressed),
       cmocka_unit_test(times_need_the_same_machine),
+      cmocka_unit_test(losses_are_the_same_as_far_as_the_recipe_keeps_them),
       cmocka_unit_test(every_metric_is_a_column),
       cmocka_unit_test(a_baseline_keeps_records_and_reasons),
   };
