@@ -36,13 +36,24 @@ static Bar bar_of(const RecordSet *cells, const json_t *record, const char *memo
   return bar;
 }
 
+/* How far the axis of speed reaches: to the end of every interval, but that of a single disturbed cell must
+ * not make slivers of all bars. */
+static double top_speed_of(const Bar *bars, int32_t count) {
+  double longest = 0, end = 0;
+  for (int32_t i = 0; i < count; i++) {
+    if (isfinite(bars[i].speed)) longest = fmax(longest, bars[i].speed);
+    if (isfinite(bars[i].speed_high)) end = fmax(end, bars[i].speed_high);
+  }
+  return fmax(longest, fmin(end, 2 * longest));
+}
+
 /* What gnuplot draws of a bar: a length and the word at its end. An undefined number there would end
  * gnuplot 5.4 with a segmentation fault, so a bar without a value has no length and says why. */
-static void write_drawn(FILE *out, const Bar *bar) {
+static void write_drawn(FILE *out, const Bar *bar, double top_speed) {
   bool memory = isfinite(bar->memory_gib), speed = isfinite(bar->speed);
   bool interval = speed && isfinite(bar->speed_low) && isfinite(bar->speed_high);
   const char *ran = strcmp(bar->status, "ok") == 0 ? "n/a" : bar->status;
-  double length = speed ? bar->speed : 0, high = interval ? bar->speed_high : length;
+  double length = speed ? bar->speed : 0, high = interval ? fmin(bar->speed_high, top_speed) : length;
   if (memory)
     fprintf(out, " %.9g \"%.2f\"", bar->memory_gib, bar->memory_gib);
   else
@@ -64,7 +75,7 @@ static int bar_colour(const json_t *record) {
 }
 
 /* Returns the lines of its label. */
-static int32_t write_bar(FILE *out, int32_t row, const json_t *record, const Bar *bar) {
+static int32_t write_bar(FILE *out, int32_t row, const json_t *record, const Bar *bar, double top_speed) {
   char name[VL_RECIPE_BYTES + 128];
   vl_record_name(record, name, sizeof(name));
   fprintf(out, "%d ", row);
@@ -74,7 +85,7 @@ static int32_t write_bar(FILE *out, int32_t row, const json_t *record, const Bar
   write_field(out, bar->speed_low);
   write_field(out, bar->speed_high);
   fprintf(out, " \"%s\"", bar->status);
-  write_drawn(out, bar);
+  write_drawn(out, bar, top_speed);
   fprintf(out, " %d\n", bar_colour(record));
   return lines;
 }
@@ -85,7 +96,7 @@ Status vl_select_recipes(const PlotInput *input, const Workload *workload, const
   RecordSet cells = vl_select_workload(&input->records, workload, ENGINES_ALL);
   Comparison *comparison = vl_allocate(sizeof(*comparison));
   vl_select_comparison(&cells, comparison);
-  double top_memory = 0, top_speed = 0;
+  double top_memory = 0;
   int32_t left_out = comparison->count > MOST_ROWS ? comparison->count - MOST_ROWS : 0;
   comparison->count -= left_out;
   if (left_out > 0)
@@ -96,16 +107,19 @@ Status vl_select_recipes(const PlotInput *input, const Workload *workload, const
   fprintf(out->data,
           "# columns: row name %s_gib samples_per_s low high status, and what is drawn, with its colour\n",
           peers ? "step" : "needed");
+  const json_t **records = vl_allocate((size_t)(rows + 1) * sizeof(*records));
+  Bar *bars = vl_allocate((size_t)(rows + 1) * sizeof(*bars));
   for (int32_t i = 0; i < rows; i++) {
-    const json_t *record =
-        i < comparison->count ? comparison->rows[i] : comparison->peers[i - comparison->count];
+    records[i] = i < comparison->count ? comparison->rows[i] : comparison->peers[i - comparison->count];
     /* Of another engine only the step's memory is known: then that is what is compared. */
-    Bar bar = bar_of(&cells, record, peers ? "peak_step_bytes" : "needed_bytes");
-    int32_t lines = write_bar(out->data, i, record, &bar);
+    bars[i] = bar_of(&cells, records[i], peers ? "peak_step_bytes" : "needed_bytes");
+    out->points += isfinite(bars[i].memory_gib) + isfinite(bars[i].speed);
+    top_memory = fmax(top_memory, isfinite(bars[i].memory_gib) ? bars[i].memory_gib : 0);
+  }
+  double top_speed = top_speed_of(bars, rows);
+  for (int32_t i = 0; i < rows; i++) {
+    int32_t lines = write_bar(out->data, i, records[i], &bars[i], top_speed);
     most_lines = lines > most_lines ? lines : most_lines;
-    out->points += isfinite(bar.memory_gib) + isfinite(bar.speed);
-    top_memory = fmax(top_memory, isfinite(bar.memory_gib) ? bar.memory_gib : 0);
-    top_speed = fmax(top_speed, isfinite(bar.speed) ? bar.speed : 0);
   }
   if (comparison->count > 0) {
     char what[96];
@@ -120,6 +134,8 @@ Status vl_select_recipes(const PlotInput *input, const Workload *workload, const
       rows, comparison->peer_count, comparison->count > 0 && vl_record_is_predicted(comparison->rows[0]),
       top_speed > 0, top_memory > 0 ? top_memory * 1.25 : 1, top_speed > 0 ? top_speed * 1.25 : 1,
       70 + row_height * rows);
+  free(records);
+  free(bars);
   free(comparison);
   free(cells.records);
   return vl_ok();

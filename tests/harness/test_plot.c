@@ -145,6 +145,47 @@ static void recipes_of_the_quick_suite(void **state) {
   synthetic_clear(&set);
 }
 
+/* The end of an interval, and the number behind it, lie within the axis; that of one disturbed cell is cut.
+ */
+static void intervals_stay_within_the_axis(void **state) {
+  (void)state;
+  SyntheticSet set = {.count = 0};
+  static const double speeds[] = {5, 4}, lowest_step_share[] = {0.8, 0.02};
+  for (int i = 0; i < 2; i++) {
+    Synthetic cell = {.suite = "s",
+                      .recipe = i ? "amp=bf16" : "baseline",
+                      .preserves = "tolerance",
+                      .batch = 8,
+                      .activation_bytes = 1e6,
+                      .samples_per_s = speeds[i]};
+    json_t *record = synthetic_record(&cell);
+    double step_s = vl_record_real(record, "step_s");
+    json_object_set_new(record, "step_s_low", json_real(lowest_step_share[i] * step_s));
+    json_object_set_new(record, "step_s_high", json_real(1.1 * step_s));
+    synthetic_add(&set, record);
+  }
+  draw(&set, "recipes", "png");
+  char *text = contents("recipes", "gp");
+  const char *top = strstr(text, "speed_max = ");
+  assert_non_null(top);
+  double reach = strtod(top + strlen("speed_max = "), NULL);
+  free(text);
+  text = contents("recipes", "dat");
+  char drawn[2][200];
+  assert_int_equal(sscanf(text, "#%*[^\n] #%*[^\n] %199[^\n] %199[^\n]", drawn[0], drawn[1]), 2);
+  for (int i = 0; i < 2; i++) { /* the bar, its interval, and where its number stands */
+    double gib, speed, low, high, label;
+    const char *ok = strstr(drawn[i], "\"ok\"");
+    assert_int_equal(sscanf(ok, "\"ok\" %lf \"%*[^\"]\" %lf %lf %lf %lf", &gib, &speed, &low, &high, &label),
+                     5);
+    assert_true(speed > 0.97 * speeds[i] && low < speed && speed < high && high <= label &&
+                label <= 0.81 * reach);
+  }
+  assert_true(reach < 3 * speeds[0]);
+  free(text);
+  synthetic_clear(&set);
+}
+
 /* ---- I8: what makes plot tools warn ------------------------------------------------------------------------------- */
 
 static json_t *row(int64_t batch, double needed_mib) {
@@ -697,6 +738,7 @@ int main(void) {
       cmocka_unit_test(timeline_bands_sum_to_allocated),
       cmocka_unit_test(a_planned_timeline_has_no_time),
       cmocka_unit_test(recipes_of_the_quick_suite),
+      cmocka_unit_test(intervals_stay_within_the_axis),
   };
   return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
