@@ -63,8 +63,11 @@ static void add_up_room(const OomMessage *message, OomExplanation *it, bool *lim
   }
   it->room_known = has(message->free);
   if (it->room_known) it->room_bytes = message->free.bytes;
-  if (has(message->allowed) && it->reserved_bytes >= 0) {
-    int64_t left = message->allowed.bytes - it->reserved_bytes;
+  /* CUDA's pool is limited by what is in use, PyTorch's own by what it reserved. */
+  bool async = message->wording == OOM_PYTORCH_ASYNC;
+  int64_t counted = async ? message->allocated.bytes : it->reserved_bytes;
+  if (has(message->allowed) && counted >= 0) {
+    int64_t left = message->allowed.bytes - counted;
     *limited = !it->room_known || left < it->room_bytes;
     if (*limited) it->room_bytes = left;
     it->room_known = true;
@@ -129,7 +132,7 @@ static void judge_unknown(const OomMessage *message, OomExplanation *it) {
 static void judge(const OomMessage *message, OomExplanation *it, bool limited) {
   int64_t tried = message->tried.bytes, room = it->room_bytes, pieces = it->unallocated_bytes;
   bool mps = message->wording == OOM_MPS;
-  if (mps) pieces = 0;
+  if (mps || (limited && message->wording == OOM_PYTORCH_ASYNC)) pieces = 0;
   if (message->impossible) {
     it->verdict = OOM_IMPOSSIBLE;
     say(it->rule, "more than 2^60 bytes were asked for: a shape or an index is wrong, not the memory");
@@ -166,9 +169,9 @@ static void judge(const OomMessage *message, OomExplanation *it, bool limited) {
   } else {
     it->verdict = limited ? OOM_LIMIT : OOM_SHORTAGE;
     it->from_model_bytes = tried - room - pieces;
-    if (mps)
-      say(it->rule, "tried %s > %s left of the limit on this process: too few bytes, however they lie",
-          t.text, r.text);
+    if (pieces == 0)
+      say(it->rule, "tried %s > %s %s: too few bytes, however they lie", t.text, r.text,
+          limited ? "left of the limit on this process" : where);
     else
       say(it->rule,
           "tried %s > %s = %s %s + %s that PyTorch holds unallocated: too few bytes even in one piece",
@@ -178,8 +181,9 @@ static void judge(const OomMessage *message, OomExplanation *it, bool limited) {
 
 /* ---- Settings ------------------------------------------------------------------------------------------------------ */
 
+/* "" where none is known. */
 static const char *variable(const OomMessage *message) {
-  if (*message->setting) return message->setting;
+  if (*message->setting || strcmp(message->backend, "xpu") == 0) return message->setting;
   return strcmp(message->backend, "hip") == 0 ? "PYTORCH_HIP_ALLOC_CONF" : "PYTORCH_CUDA_ALLOC_CONF";
 }
 
@@ -194,7 +198,12 @@ static long long split_size_mib(const OomMessage *message) {
 static void choose_setting(const OomMessage *message, OomExplanation *it) {
   Text most = size_of(it->unallocated_bytes < 0 ? 0 : it->unallocated_bytes);
   switch (message->wording) {
-  case OOM_PYTORCH_SENTENCES: say(it->setting, "%s=expandable_segments:True", variable(message)); break;
+  case OOM_PYTORCH_SENTENCES:
+    if (*variable(message))
+      say(it->setting, "%s=expandable_segments:True", variable(message));
+    else
+      say(it->setting_note, "the message names none; torch.xpu.empty_cache() returns only what is whole");
+    break;
   case OOM_PYTORCH_RESERVED:
     if (*message->setting)
       say(it->setting, "%s=max_split_size_mb:%lld", variable(message), split_size_mib(message));
@@ -211,6 +220,12 @@ static void choose_setting(const OomMessage *message, OomExplanation *it) {
         "the limit is PYTORCH_MPS_HIGH_WATERMARK_RATIO times what macOS recommends; 0.0 takes "
         "it away, and the system may then fail");
     return;
+  case OOM_PYTORCH_ASYNC:
+    say(it->setting_note,
+        "backend:cudaMallocAsync is in force, and the pool is CUDA's, which the message does not tell the "
+        "size of; expandable_segments:True is one of the other backend, backend:native");
+    return;
+  case OOM_TPU: say(it->setting_note, "none: the compiler places the whole program"); return;
   case OOM_PYTORCH_CUT: say(it->setting_note, "the message is cut off before it tells the version"); return;
   default: say(it->setting_note, "the message tells nothing about an allocator that has settings"); return;
   }

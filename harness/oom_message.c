@@ -15,11 +15,13 @@ const char *vl_oom_wording_name(OomWording wording) {
                                                        "PyTorch 1.4 to 2.0",
                                                        "PyTorch 2.1 or later",
                                                        "PyTorch",
+                                                       "PyTorch on cudaMallocAsync",
                                                        "PyTorch on MPS",
                                                        "PyTorch's CPU allocator",
                                                        "an error code of the driver",
                                                        "a status of cuDNN, cuBLAS or their like",
                                                        "JAX",
+                                                       "XLA on a TPU",
                                                        "TensorFlow"};
   return names[wording];
 }
@@ -28,7 +30,8 @@ const char *vl_oom_looked_for(void) {
   return "\"CUDA out of memory. Tried to allocate\" (also HIP and XPU), \"MPS backend out of memory\", "
          "\"DefaultCPUAllocator: can't allocate memory\", \"CUDA error: out of memory\", \"cuda runtime "
          "error "
-         "(2)\", CUDA_ERROR_OUT_OF_MEMORY, cudaErrorMemoryAllocation, CUDNN_STATUS_ALLOC_FAILED and its "
+         "(2)\", \"Cuda failure 'out of memory'\", \"Allocation on device 0 would exceed allowed memory\", "
+         "CUDA_ERROR_OUT_OF_MEMORY, cudaErrorMemoryAllocation, CUDNN_STATUS_ALLOC_FAILED and its "
          "like, "
          "\"RESOURCE_EXHAUSTED: Out of memory\", \"OOM when allocating tensor\", \"ran out of memory trying "
          "to "
@@ -65,6 +68,11 @@ static const Clause clauses[] = {
     {"with", "allocatedinprivatepools", FIELD(private_pools), OOM_PYTORCH_SENTENCES, "private pools"},
     {"and", "isreservedbypytorchbutunallocated", FIELD(unallocated), OOM_PYTORCH_SENTENCES,
      "reserved but unallocated"},
+    {"currentlyallocated:", "", FIELD(allocated), OOM_PYTORCH_ASYNC, "currently allocated"},
+    {"requested:", "", FIELD(tried), OOM_PYTORCH_ASYNC, "requested"},
+    {"devicelimit:", "", FIELD(total), OOM_PYTORCH_ASYNC, "device limit"},
+    {"free(accordingtocuda):", "", FIELD(free), OOM_PYTORCH_ASYNC, "free"},
+    {"pytorchlimit(setbyuser-suppliedmemoryfraction):", "", FIELD(allowed), OOM_PYTORCH_ASYNC, "limit"},
     {"mpsallocated:", "", FIELD(allocated), OOM_MPS, "MPS allocated"},
     {"otherallocations:", "", FIELD(other_allocations), OOM_MPS, "other allocations"},
     {"maxallowed:", "", FIELD(allowed), OOM_MPS, "max allowed"},
@@ -170,6 +178,26 @@ static const char *read_pytorch(const char *text, OomMessage *message) {
   return end;
 }
 
+/* What follows "Allocation on device". Without a limit the last clause tells one of 2^64 bytes, which is no
+ * figure. */
+static const char *read_async(const char *text, OomMessage *message) {
+  static const char exceeds[] = "wouldexceedallowedmemory.(outofmemory)";
+  char *end = (char *)(uintptr_t)text;
+  long device = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : -1;
+  snprintf(message->cut_after, sizeof message->cut_after, "its beginning");
+  if (device < 0 || device > 9999 || !vl_starts(end, exceeds)) return text;
+  message->device = (int32_t)device;
+  const char *last = read_clauses(end + strlen(exceeds), message);
+  if (has(message->free)) message->cut_after[0] = '\0';
+  return last;
+}
+
+/* The same words are talk where no exception stands before them. */
+static const char *read_async_alone(const char *text, OomMessage *message) {
+  const char *end = read_async(text, message);
+  return message->device < 0 ? NULL : end;
+}
+
 static const char *read_mps(const char *text, OomMessage *message) {
   snprintf(message->cut_after, sizeof message->cut_after, "its beginning");
   const char *end = read_clauses(text, message);
@@ -189,6 +217,14 @@ static const char *read_cpu(const char *text, OomMessage *message) {
 static const char *read_nothing(const char *text, OomMessage *message) {
   (void)message;
   return text;
+}
+
+/* "THCudaCheck FAIL file=... line=58 error=2 : out of memory" */
+static const char *read_check(const char *text, OomMessage *message) {
+  static const char code[] = "error=2:outofmemory";
+  (void)message;
+  const char *found = vl_find_near(text, code, 300);
+  return found ? found + strlen(code) : NULL;
 }
 
 /* "1024 bytes", or "2.50GiB (2684354560B)" and "17.79G (19104890880 bytes)": the exact number where there is
@@ -211,6 +247,41 @@ static const char *read_allocation(const char *text, OomMessage *message) {
   }
   end = vl_read_figure(text, &message->tried);
   return end ? end : text;
+}
+
+/* NCCL tells on its next line how much it was. */
+static const char *read_nccl(const char *text, OomMessage *message) {
+  static const char asked[] = "failedtocudacalloc", async[] = "async";
+  const char *found = vl_find_near(text, asked, 160);
+  if (!found) return text;
+  found += strlen(asked);
+  return read_allocation(found + (vl_starts(found, async) ? strlen(async) : 0), message);
+}
+
+/* "9.08G", XLA's own way to write binary units. */
+static const char *read_letter(const char *text, OomFigure *figure) {
+  static const char letters[] = "bkmgt";
+  double value;
+  int decimals;
+  const char *end = vl_read_number(text, &value, &decimals);
+  const char *letter = end && *end ? strchr(letters, *end) : NULL;
+  double unit = letter ? ldexp(1, 10 * (int)(letter - letters)) : 0;
+  if (!letter || !(value * unit < 0x1p60)) return NULL;
+  figure->bytes = llrint(value * unit);
+  figure->half_digit_bytes = unit > 1 ? (int64_t)ceil(unit * pow(10, -decimals) / 2) : 0;
+  return end + 1;
+}
+
+/* "Used 9.08G of 7.48G hbm": a program against memory that is all its own, placed without gaps. */
+static const char *read_tpu(const char *text, OomMessage *message) {
+  OomFigure used = absent, memory = absent;
+  const char *of = read_letter(text, &used);
+  const char *end = of && vl_starts(of, "of") ? read_letter(of + strlen("of"), &memory) : NULL;
+  if (!end || !vl_starts(end, "hbm")) return text;
+  message->tried = used;
+  message->total = message->free = memory;
+  message->unallocated.bytes = 0;
+  return end + strlen("hbm");
 }
 
 /* TensorFlow tells with the same words what it could do without. */
@@ -272,10 +343,16 @@ static const Opener openers[] = {
     {"cudaoutofmemory", OOM_PYTORCH_CUT, "cuda", read_pytorch},
     {"hipoutofmemory", OOM_PYTORCH_CUT, "hip", read_pytorch},
     {"xpuoutofmemory", OOM_PYTORCH_CUT, "xpu", read_pytorch},
+    {"outofmemoryerror:allocationondevice", OOM_PYTORCH_ASYNC, "cuda", read_async},
+    {"allocationondevice", OOM_PYTORCH_ASYNC, "cuda", read_async_alone},
     {"mpsbackendoutofmemory", OOM_MPS, "mps", read_mps},
     {"defaultcpuallocator", OOM_CPU, "cpu", read_cpu},
     {"cudaerror:outofmemory", OOM_CUDA_ERROR, "cuda", read_nothing},
     {"hiperror:outofmemory", OOM_CUDA_ERROR, "hip", read_nothing},
+    {"cudadrivererror:outofmemory", OOM_CUDA_ERROR, "cuda", read_nothing},
+    {"hipdrivererror:outofmemory", OOM_CUDA_ERROR, "hip", read_nothing},
+    {"failedwitherror2outofmemory", OOM_CUDA_ERROR, "cuda", read_nothing},
+    {"thcudacheckfail", OOM_CUDA_ERROR, "cuda", read_check},
     {"cudaruntimeerror(2):outofmemory", OOM_CUDA_ERROR, "cuda", read_nothing},
     {"cudamallocfailed:outofmemory", OOM_CUDA_ERROR, "cuda", read_nothing},
     {"cuda_error_out_of_memory", OOM_CUDA_ERROR, "cuda", read_nothing},
@@ -291,6 +368,13 @@ static const Opener openers[] = {
     {"cufft_alloc_failed", OOM_LIBRARY, "cuda", read_nothing},
     {"miopenstatusallocfailed", OOM_LIBRARY, "hip", read_nothing},
     {"hipblas_status_alloc_failed", OOM_LIBRARY, "hip", read_nothing},
+    {"cudafailure'outofmemory'", OOM_LIBRARY, "cuda", read_nccl},
+    {"cudafailure2'outofmemory'", OOM_LIBRARY, "cuda", read_nccl},
+    {"failedtocudacallocasync", OOM_LIBRARY, "cuda", read_allocation},
+    {"failedtocudacalloc", OOM_LIBRARY, "cuda", read_allocation},
+    {"ranoutofmemoryinmemoryspacehbm.used", OOM_TPU, "tpu", read_tpu},
+    {"resource_exhausted:failedtoallocatememory", OOM_TENSORFLOW, "", read_nothing},
+    {"resourceexhausted:failedtoallocatememory", OOM_TENSORFLOW, "", read_nothing},
     {"resource_exhausted:outofmemorywhiletryingtoallocate", OOM_JAX, "", read_allocation},
     {"resourceexhausted:outofmemorywhiletryingtoallocate", OOM_JAX, "", read_allocation},
     {"resource_exhausted:outofmemoryallocating", OOM_JAX, "", read_allocation},

@@ -19,11 +19,13 @@ typedef enum OomWording {
   OOM_PYTORCH_RESERVED,   /* "...; 9.70 GiB reserved in total by PyTorch)": 1.4 to 2.0 */
   OOM_PYTORCH_SENTENCES,  /* "GPU 0 has a total capacity of ...": 2.1 and later */
   OOM_PYTORCH_CUT,        /* PyTorch's, cut off before anything tells the version */
+  OOM_PYTORCH_ASYNC,      /* PyTorch with CUDA's own pool: "Allocation on device 0 would exceed ..." */
   OOM_MPS,                /* PyTorch on Apple's GPUs */
   OOM_CPU,                /* PyTorch's CPU allocator */
   OOM_CUDA_ERROR, /* an error code of CUDA or HIP: PyTorch up to 0.4, and whoever calls them directly */
   OOM_LIBRARY,    /* cuDNN, cuBLAS and their like: a status that says an allocation failed */
   OOM_JAX,
+  OOM_TPU, /* XLA's compiler, which places a whole program before it runs */
   OOM_TENSORFLOW,
   OOM_WORDING_COUNT
 } OomWording;

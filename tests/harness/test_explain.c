@@ -217,6 +217,24 @@ static void figures_are_rounded_each_by_its_own_digit(void **state) {
   }
 }
 
+/* CUDA's own pool counts what is in use against the limit, so that what is missing is known. */
+static void a_limit_on_cudas_pool_is_one(void **state) {
+  (void)state;
+  static const char text[] =
+      "torch.OutOfMemoryError: Allocation on device 1 would exceed allowed memory. (out of memory)\n"
+      "Currently allocated     : 7.50 GiB\nRequested               : 1.00 GiB\n"
+      "Device limit            : 24.00 GiB\nFree (according to CUDA): 15.00 GiB\n"
+      "PyTorch limit (set by user-supplied memory fraction)\n                        : 8.00 GiB\n";
+  int32_t found;
+  json_t *json = explained(text, strlen(text), &found);
+  assert_int_equal(found, 1);
+  assert_string_equal(json_string_value(json_object_get(json, "verdict")), "limit");
+  assert_int_equal(json_integer_value(json_object_get(json, "missing_bytes")), INT64_C(512) << 20);
+  assert_int_equal(json_integer_value(json_object_get(json, "from_model_bytes")), INT64_C(512) << 20);
+  assert_int_equal(json_integer_value(json_object_get(json, "device")), 1);
+  json_decref(json);
+}
+
 static void several_messages_are_told_apart(void **state) {
   (void)state;
   static const char a[] =
@@ -251,7 +269,10 @@ static void what_is_no_message_is_none(void **state) {
       "out of memory trying to allocate 3.34GiB with freed_by_count=0. The caller indicates that this is not "
       "a "
       "failure, but may mean that there could be performance gains if more memory were available.",
-      "failed to allocate 3 seats"};
+      "failed to allocate 3 seats",
+      "Allocation on device 0 succeeded",
+      "THCudaCheck FAIL file=/pytorch/aten/src/THC/THCGeneral.cpp line=405 error=11 : invalid argument",
+      "NCCL WARN Cuda failure 'invalid argument'"};
   OomMessage *messages = vl_allocate(VL_OOM_MAX_MESSAGES * sizeof *messages);
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
     if (vl_oom_messages(texts[i], strlen(texts[i]), messages) != 0) fail_msg("found one in \"%s\"", texts[i]);
@@ -265,6 +286,7 @@ int main(void) {
       cmocka_unit_test(a_message_cut_off_anywhere_says_nothing_wrong),
       cmocka_unit_test(other_processes_are_counted),
       cmocka_unit_test(figures_are_rounded_each_by_its_own_digit),
+      cmocka_unit_test(a_limit_on_cudas_pool_is_one),
       cmocka_unit_test(several_messages_are_told_apart),
       cmocka_unit_test(what_is_no_message_is_none),
   };
