@@ -1,8 +1,9 @@
 /* A timeline as PyTorch's memory snapshot: a pickle (protocol 2) of {segments, device_traces, ...} as
  * torch.cuda.memory._snapshot() has it, with the few opcodes that the viewer's own reader knows. Addresses
  * are made up: the heap's segments one after the other. segments is the state when the step had ended,
- * device_traces what led there from what was held when it began; the viewer plays them backwards, so the two
- * must agree. */
+ * device_traces what led there from nothing; the viewer plays them backwards, so the two must agree. What was
+ * held when the step began is obtained first, category by category: of a block that no event obtains the
+ * viewer does not tell the category. */
 #include "harness/export.h"
 #include "harness/report_select.h"
 
@@ -77,6 +78,9 @@ typedef struct Range {
 
 typedef struct Layout {
   int64_t *bases; /* the made-up address of each of the heap's segments */
+  bool *parts;    /* of each: memory comes and goes in parts (expandable) */
+  int64_t stream; /* of everything. The viewer joins parts of one stream, but forgets the streams of events
+                   * where all are 0: not 0 where parts that go leave parts behind */
   int32_t count;
   Range **committed; /* of each: disjoint, in order */
   int32_t *committed_count;
@@ -168,6 +172,7 @@ static Layout lay_out(const TimelineEvent *events, int64_t count) {
   size_t size = (size_t)layout.count + 1;
   int64_t *ends = vl_allocate(size * sizeof *ends), address = FIRST_ADDRESS;
   layout.bases = vl_allocate(size * sizeof *layout.bases);
+  layout.parts = vl_allocate(size * sizeof *layout.parts);
   layout.committed = vl_allocate(size * sizeof *layout.committed);
   layout.committed_count = vl_allocate(size * sizeof *layout.committed_count);
   for (int64_t i = 0; i < count; i++) {
@@ -176,6 +181,13 @@ static Layout lay_out(const TimelineEvent *events, int64_t count) {
     if (s < 0) continue;
     if (events[i].offset + events[i].bytes > ends[s]) ends[s] = events[i].offset + events[i].bytes;
     if (is_segment(events[i].action, &commits)) commit(&layout, &events[i], commits);
+  }
+  for (int64_t i = 0; i < count; i++) {
+    bool commits;
+    int32_t s = events[i].heap_segment;
+    if (s < 0 || !is_segment(events[i].action, &commits) || events[i].bytes == ends[s]) continue;
+    layout.parts[s] = true;
+    if (!commits) layout.stream = 1;
   }
   for (int32_t s = 0; s < layout.count; s++) {
     layout.bases[s] = address;
@@ -194,6 +206,7 @@ static void layout_free(Layout *layout) {
   free(layout->committed);
   free(layout->committed_count);
   free(layout->bases);
+  free(layout->parts);
   free(layout->live);
 }
 
@@ -225,14 +238,14 @@ static void put_segment(FILE *out, const Layout *layout, int32_t s, const Range 
   put_named_integer(out, "allocated_size", active);
   put_named_integer(out, "active_size", active);
   put_named_integer(out, "requested_size", requested);
-  put_named_integer(out, "stream", 0);
+  put_named_integer(out, "stream", layout->stream);
   put_named_text(out, "segment_type", range->end - range->begin <= ALIGNED ? "small" : "large");
   put_text(out, "segment_pool_id");
   put_integer(out, 0);
   put_integer(out, 0);
   fputc(0x86, out); /* TUPLE2 */
   put_text(out, "is_expandable");
-  put_flag(out, false);
+  put_flag(out, layout->parts[s]);
   put_text(out, "frames");
   fputc(']', out);
   put_text(out, "blocks");
@@ -269,49 +282,82 @@ static void put_segments(FILE *out, const Layout *layout) {
 
 /* ---- Events -------------------------------------------------------------------------------------------------------- */
 
-static void put_event(FILE *out, const char *action, int64_t address, int64_t bytes, int64_t time_us,
-                      const char *category, const TimelineEvent *event, int64_t *count) {
+typedef struct EventWriter {
+  FILE *out;
+  const Layout *layout;
+  int64_t count;
+} EventWriter;
+
+/* `category`: NULL for none. */
+static void put_event(EventWriter *to, const char *action, const TimelineEvent *event, int64_t time_us,
+                      const char *category) {
   bool failed = strcmp(action, "oom") == 0;
-  next_item(out, count);
-  open_map(out);
-  put_named_text(out, "action", action);
-  put_named_integer(out, failed ? "device_free" : "addr", failed ? 0 : address);
-  put_named_integer(out, "size", bytes);
-  put_named_integer(out, "stream", 0);
-  put_named_integer(out, "time_us", time_us);
-  put_named_text(out, "category", category);
-  put_frames(out, event);
-  close_map(out);
+  next_item(to->out, &to->count);
+  open_map(to->out);
+  put_named_text(to->out, "action", action);
+  put_named_integer(to->out, failed ? "device_free" : "addr",
+                    failed || !event ? 0 : address_of(to->layout, event));
+  put_named_integer(to->out, "size", event ? event->bytes : 0);
+  put_named_integer(to->out, "stream", to->layout->stream);
+  put_named_integer(to->out, "time_us", time_us);
+  if (category) put_named_text(to->out, "category", category);
+  put_frames(to->out, event);
+  close_map(to->out);
+}
+
+/* Memory that comes to a segment or goes from it: of one that has it in parts what lies side by side is one.
+ */
+static void put_segment_event(EventWriter *to, const TimelineEvent *event, int64_t time_us) {
+  bool comes = event->action != MEMORY_SEGMENT_RELEASE;
+  bool part = event->heap_segment >= 0 && to->layout->parts[event->heap_segment];
+  const char *action = part    ? (comes ? "segment_map" : "segment_unmap")
+                       : comes ? "segment_alloc"
+                               : "segment_free";
+  put_event(to, action, event, time_us, NULL);
+}
+
+static void put_memory_event(EventWriter *to, const TimelineEvent *event, int64_t time_us) {
+  const char *category = vl_memory_category_name((MemoryCategory)event->category);
+  bool commits;
+  if (event->action == MEMORY_OOM) {
+    put_event(to, "oom", event, time_us, category);
+  } else if (is_segment(event->action, &commits)) {
+    put_segment_event(to, event, time_us);
+  } else if (begins_block(event->action)) {
+    put_event(to, "alloc", event, time_us, category);
+  } else if (ends_block(event->action)) {
+    put_event(to, "free_requested", event, time_us, category);
+    put_event(to, "free_completed", event, time_us, category);
+  }
+}
+
+/* What is held at the head of the events: segments, then blocks by category. */
+static void put_held(EventWriter *to, const TimelineEvent *events, int64_t held) {
+  for (int64_t i = 0; i < held; i++)
+    if (events[i].action == MEMORY_SEGMENT_HELD) put_segment_event(to, &events[i], 0);
+  for (int32_t category = 0; category < MEMORY_CATEGORY_COUNT; category++)
+    for (int64_t i = 0; i < held; i++)
+      if (events[i].action == MEMORY_HELD && events[i].category == category)
+        put_memory_event(to, &events[i], 0);
 }
 
 /* Where nothing tells time, events are a microsecond apart. */
 static void put_trace(FILE *out, const Layout *layout, const TimelineEvent *events, int64_t count,
                       bool timed) {
-  int64_t written = 0, time_us = 0;
+  EventWriter to = {.out = out, .layout = layout};
+  int64_t held = 0, time_us = 0;
+  while (held < count && vl_memory_is_held(events[held].action))
+    held++;
   put_text(out, "device_traces");
   open_list(out);
   open_list(out);
-  for (int64_t i = 0; i < count; i++) {
-    const TimelineEvent *event = &events[i];
-    int64_t address = address_of(layout, event);
-    const char *category = vl_memory_category_name((MemoryCategory)event->category);
-    time_us = timed ? event->time_ns / 1000 : i;
-    if (vl_memory_is_held(event->action)) continue;
-    if (event->action == MEMORY_OOM) {
-      put_event(out, "oom", 0, event->bytes, time_us, category, event, &written);
-    } else if (event->action == MEMORY_SEGMENT_RESERVE || event->action == MEMORY_SEGMENT_RELEASE) {
-      bool reserve = event->action == MEMORY_SEGMENT_RESERVE;
-      put_event(out, reserve ? "segment_alloc" : "segment_free", address, event->bytes, time_us, "unknown",
-                NULL, &written);
-    } else if (begins_block(event->action)) {
-      put_event(out, "alloc", address, event->bytes, time_us, category, event, &written);
-    } else if (ends_block(event->action)) {
-      put_event(out, "free_requested", address, event->bytes, time_us, category, event, &written);
-      put_event(out, "free_completed", address, event->bytes, time_us, category, event, &written);
-    }
+  put_held(&to, events, held);
+  for (int64_t i = held; i < count; i++) {
+    time_us = timed ? events[i].time_ns / 1000 : i - held;
+    put_memory_event(&to, &events[i], time_us);
   }
   /* One event of category unknown at least: viewers that colour by category count on it. */
-  put_event(out, "snapshot", 0, 0, time_us, "unknown", NULL, &written);
+  put_event(&to, "snapshot", NULL, time_us, "unknown");
   close_list(out);
   close_list(out);
 }
