@@ -45,6 +45,8 @@ static const Member members[] = {
     {"repeat", MEMBER_I32, offsetof(SuiteCell, repeat), sizeof(int32_t)},
     {"timeout_s", MEMBER_REAL, offsetof(SuiteCell, timeout_s), sizeof(double)},
     {"max_batch", MEMBER_FLAG, offsetof(SuiteCell, max_batch), sizeof(bool)},
+    {"shuffled", MEMBER_FLAG, offsetof(SuiteCell, shuffled), sizeof(bool)},
+    {"order_seed", MEMBER_I64, offsetof(SuiteCell, order_seed), sizeof(int64_t)},
 };
 enum { MEMBER_COUNT = sizeof members / sizeof members[0] };
 

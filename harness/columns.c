@@ -115,6 +115,11 @@ static json_t *learning_rate(const CellView *view, const Column *column, const c
   return view->cell->spec.learning_rate > 0 ? field_value(view->cell, column) : NULL;
 }
 
+static json_t *order_seed(const CellView *view, const Column *column, const char **reason) {
+  *reason = "not in random order";
+  return view->cell->shuffled ? field_value(view->cell, column) : NULL;
+}
+
 static json_t *timeout_limit(const CellView *view, const Column *column, const char **reason) {
   *reason = "no limit was set";
   return view->cell->timeout_s > 0 ? field_value(view->cell, column) : NULL;
@@ -461,6 +466,8 @@ static const Column table[] = {
     {"seed", "seed", "1", COLUMN_INTEGER, "of weights, inputs and masks", from_cell, SPEC(seed)},
     {"repeat", "repeat", "1", COLUMN_INTEGER, "which repetition of the same cell, from 0", from_cell,
      AT(SuiteCell, repeat)},
+    {"order_seed", "order_seed", "1", COLUMN_INTEGER, "of the random order of cells within a round",
+     order_seed, AT(SuiteCell, order_seed)},
     {"steps", "steps", "1", COLUMN_INTEGER, "measured steps asked for", from_cell, SPEC(steps)},
     {"warmup", "warmup", "1", COLUMN_INTEGER, "steps before them", from_cell, SPEC(warmup)},
     {"learning_rate", "learning_rate", "1", COLUMN_REAL, "given learning rate", learning_rate,

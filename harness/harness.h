@@ -126,6 +126,8 @@ typedef struct SuiteCell {
   double timeout_s; /* <= 0: none */
   bool max_batch;   /* not one run but the search for the largest batch under spec.capacity_bytes; kind
                        "max-batch" */
+  bool shuffled;    /* its place within its round was drawn, by order_seed */
+  int64_t order_seed;
 } SuiteCell;
 
 /* 16 hexadecimal digits: hash of the resolved spec, the repeat and the schema version. */

@@ -48,11 +48,14 @@ void vl_suite_order(Suite *suite, int64_t seed) {
   for (int64_t i = 0; i < suite->cell_count; i++) {
     char key[17];
     bool measured = is_measured(&suite->cells[i]);
+    suite->cells[i].shuffled = measured && shuffles;
+    suite->cells[i].order_seed = seed < 0 ? 0 : seed;
     vl_cell_key(&suite->cells[i], key);
-    places[i] = (Place){.cell = suite->cells[i],
-                        .round = measured ? suite->cells[i].repeat : -1,
-                        .key = measured && shuffles ? vl_random_key(seed < 0 ? 0 : (uint64_t)seed, 0, key)
-                                                    : (uint64_t)i};
+    places[i] =
+        (Place){.cell = suite->cells[i],
+                .round = measured ? suite->cells[i].repeat : -1,
+                .key = suite->cells[i].shuffled ? vl_random_key((uint64_t)suite->cells[i].order_seed, 0, key)
+                                                : (uint64_t)i};
   }
   qsort(places, (size_t)suite->cell_count, sizeof *places, compare_places);
   for (int64_t i = 0; i < suite->cell_count; i++)

@@ -90,6 +90,8 @@ class Compare(ProgramTest):
         self.run_program("compare", "side-by-side/base", "side-by-side/new", "--junit", "pairs.xml", code=1)
         suite = xml.parse(self.folder / "pairs.xml").getroot()
         self.assertEqual((suite.get("tests"), suite.get("failures")), ("3", "3"))
+        records = [json.loads(line) for line in (self.folder / "side-by-side/new/journal.jsonl").read_text().splitlines()][1:]
+        self.assertEqual({record["order_seed"] for record in records if record["repeat"] > 0}, {0})
         again = measure()  # all is there
         self.assertIn("All cells together\n    regressed  step_s", again.stdout)
         self.assertIn("accepted: 6 and more", measure("-n", "5").stderr)
