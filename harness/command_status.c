@@ -124,9 +124,10 @@ static void print_state(const char *directory, const View *view) {
            (long long)state->process.pid);
   else
     printf("%s%s\n", view->now, strcmp(view->now, "interrupted") == 0 ? "; run again with --resume" : "");
-  printf("  cells      %lld of %lld done, %lld failed, %lld skipped, %lld left", (long long)state->done,
-         (long long)state->total, (long long)state->failed, (long long)state->skipped,
-         (long long)(state->total - state->done));
+  /* One that died may have stored more than it had told. */
+  printf("  cells      %s%lld of %lld done, %lld failed, %lld skipped, %lld left",
+         strcmp(view->now, "died") == 0 ? "at least " : "", (long long)state->done, (long long)state->total,
+         (long long)state->failed, (long long)state->skipped, (long long)(state->total - state->done));
   if (state->already_there > 0) printf("; %lld were there before", (long long)state->already_there);
   putchar('\n');
   if (goes_on(view) && *state->label) {

@@ -89,12 +89,15 @@ static Status draw_figures(Making *making, const char *directory) {
 }
 
 static Status make(Making *making, const char *figure_directory) {
+  char page[4200];
+  snprintf(page, sizeof(page), "%.4000s/report.html", vl_store_path(making->store));
   making->records = vl_store_records(making->store);
   VL_TRY(vl_claims_load(NULL, &making->claims));
   if (figure_directory != NULL) VL_TRY(draw_figures(making, figure_directory));
   ReportInput input = {.records = making->records,
                        .head = vl_store_head(making->store),
                        .directory = vl_store_path(making->store),
+                       .page = figure_directory != NULL || access(page, F_OK) == 0 ? page : NULL,
                        .claims = making->claims,
                        .figures = making->figures};
   return vl_report_make(&input, &making->document);

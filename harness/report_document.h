@@ -83,6 +83,7 @@ typedef struct ReportInput {
   RecordSet records;
   const json_t *head;    /* of the store; may be NULL */
   const char *directory; /* the store's, "" when it is a file alone */
+  const char *page;      /* the store's report.html; NULL where there is none */
   const ClaimFile *claims;
   const FigureSet *figures;
 } ReportInput;

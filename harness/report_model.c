@@ -284,9 +284,8 @@ static const json_t *best_of(const Comparison *comparison) {
 }
 
 static void add_place_and_next(Document *document, const ReportInput *input, const Comparison *comparison) {
-  if (input->directory[0] != '\0')
-    vl_document_add(document, PASSAGE_PLACE, true,
-                    vl_document_format(document, "Report: %s/report.html", input->directory));
+  if (input->page != NULL)
+    vl_document_add(document, PASSAGE_PLACE, true, vl_document_format(document, "Report: %s", input->page));
   const json_t *best = comparison->count > 0 ? best_of(comparison) : NULL;
   const char *suite = input->head != NULL ? vl_record_text(input->head, "suite") : NULL;
   const char *command = "vramlab claims";

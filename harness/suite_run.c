@@ -155,7 +155,7 @@ static Status run_and_store(const Job *job, const SuiteCell *cell) {
   const OpRecord *ops = vl_runner_ops(job->runner, &op_count);
   Status status =
       vl_store_append_step(job->store, record, events, event_count, ops, event_count > 0 ? op_count : 0);
-  vl_progress_end(job->progress, record);
+  if (status.code == VL_OK) vl_progress_end(job->progress, record); /* done is what is stored */
   json_decref(record);
   free(events);
   return status;

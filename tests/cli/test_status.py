@@ -66,7 +66,9 @@ class StatusOfASuite(ProgramTest):
         process.kill()
         process.wait()
         self.assertEqual(self.told(code=1)["state"], "died")
-        self.assertIn("died without ending it", self.run_program("status", "store", code=1).stdout)
+        shown = self.run_program("status", "store", code=1).stdout
+        self.assertIn("died without ending it", shown)
+        self.assertIn("at least 0 of 3 done", shown)
         # The pid belongs to a process that lives, and started at another time.
         path = self.folder / "store/status.json"
         state = json.loads(path.read_text(encoding="utf-8"))
@@ -83,6 +85,15 @@ class StatusOfASuite(ProgramTest):
         self.run_program("run", suite, "-o", "store", code=1)
         told = self.told(code=1)
         self.assertEqual((told["state"], told["done"], told["failed"]), ("finished", 2, 1))
+
+    def test_a_cell_that_could_not_be_stored_is_not_done(self):
+        suite = self.suite("name: tiny\ndefaults: {case: resnet50, steps: 1}\naxes: {batch: [1, 2, 3, 4, 5, 6]}\n")
+        # A limit on the size of files plays the full disk; in units of 512 bytes.
+        limited = f"trap '' XFSZ; ulimit -f 22; '{self.command()[0]}' run {suite} -o store -q"
+        done = subprocess.run(["sh", "-c", limited], cwd=self.folder, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        told = self.told(code=1)
+        self.assertEqual((told["state"], told["done"]), ("failed", len(self.journal("store")) - 1))
 
     def test_what_is_no_suite(self):
         self.refuses("status", says="vramlab-results/latest: not a store")

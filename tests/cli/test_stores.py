@@ -101,6 +101,7 @@ class Disks(ProgramTest):
             tail -c 1 "$D/store/journal.jsonl" | od -An -c
             code=0; "$V" report "$D/store" > screen || code=$?
             echo "report $code"
+            if grep "^Report:" screen; then exit 1; fi  # there is none yet
             code=0; "$V" report "$D/store" -f html || code=$?
             echo "html $code"
             test ! -e "$D/store/report.html" -a ! -e "$D/store/results.h5"

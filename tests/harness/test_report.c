@@ -38,6 +38,7 @@ static Rendered render(const SyntheticSet *set, const char *suite) {
   ReportInput input = {.records = {.records = (const json_t **)set->owned, .count = set->count},
                        .head = head,
                        .directory = "vramlab-results/x",
+                       .page = "vramlab-results/x/report.html",
                        .claims = claims};
   Document *document = NULL;
   assert_int_equal(vl_report_make(&input, &document).code, VL_OK);
