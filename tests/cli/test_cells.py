@@ -122,10 +122,32 @@ class Cells(ProgramTest):
         self.assertEqual(tests["card"].get("Status"), "notrun")
         said = self.run_program("run", self.name, "-q", "--ctest", "--cell", cuda, "-o", "card2", code=77).stdout
         self.assertIn("skipped: ", said)
-        self.assertNotIn("CTestMeasurement type", said)
+        self.assertNotIn("numeric/double", said)
         said = self.run_program("run", self.name, "-q", "--ctest", "--cell", cuda, "-o", "card3", code=1,
                                 VRAMLAB_REQUIRE="mpi,cuda").stdout
         self.assertIn("VRAMLAB_REQUIRE", said)
+
+    def test_running_out_of_memory_is_a_result_and_not_a_failed_test(self):
+        name = self.suite("name: ends\ndefaults: {case: resnet50, settings: {size: 64}, device: plan, batch: 2}\ncells:\n"
+                          "  - {capacity: 150MiB}\n  - {device: cpu, recipe: allocator=async, steps: 1}\n")
+        out, unsupported = strict_json(self.run_program("run", name, "--dry-run", "--json").stdout)["cells"]
+        said = self.run_program("run", name, "-q", "--ctest", "--cell", out["cell_key"], "-o", "out").stdout
+        self.assertEqual(self.journal("out")[1]["status"], "oom")
+        self.assertIn('<CTestMeasurement type="text/string" name="status">oom</CTestMeasurement>\n', said)
+        self.assertIn('name="oom_request_bytes">%d<' % self.journal("out")[1]["oom_request_bytes"], said)
+        self.assertIn("\noom: no room for ", said)  # with its cause, for who reads the test's output
+        # What cannot run here is skipped, visibly; a part that is required is there, so that is no failure.
+        said = self.run_program("run", name, "-q", "--ctest", "--cell", unsupported["cell_key"], "-o", "cannot", code=77,
+                                VRAMLAB_REQUIRE="cpu").stdout
+        self.assertEqual(self.journal("cannot")[1]["status"], "unsupported")
+        self.assertIn("unsupported: ", said)
+        # A cell that was well and runs out of memory is what compare is for.
+        head, record = self.journal("out")
+        (self.folder / "well").mkdir()
+        with open(self.folder / "well/journal.jsonl", "w", encoding="utf-8") as journal:
+            journal.write(json.dumps(head) + "\n" + json.dumps({**record, "status": "ok"}) + "\n")
+        self.assertIn("ok -> oom", self.run_program("compare", "well", "out", code=1).stdout)
+        self.run_program("compare", "out", "well")
 
     def test_suites_are_registered(self):
         def shown(*options):

@@ -4,9 +4,11 @@ its file and gives every test a card of its own, and the program takes the one i
 import json
 import os
 import subprocess
+from pathlib import Path
 
 from program import BIN, ProgramTest, main, strict_json
 
+ROOT = Path(__file__).resolve().parents[2]
 NVML = BIN.resolve().parent / "bin-host-card"
 CARDS = [f"GPU-aaaa0000-0000-4000-8000-{number:012}" for number in (1, 2, 3)]
 SLICES = [f"MIG-bbbb0000-0000-5000-8000-{number:012}" for number in (1, 2, 3)]
@@ -84,6 +86,29 @@ class Resources(ProgramTest):
             self.assertTrue(all(other["seen"] != run["seen"] for other in beside), runs)
         # Two at a time: one after the other takes twice as long.
         self.assertTrue(any(a is not b and a["begin"] < b["end"] and b["begin"] < a["end"] for a in runs for b in runs), runs)
+
+    def test_cells_of_a_suite_run_on_a_card_each(self):
+        """As vramlab_suite_tests registers them: two cards and an instance, six cells, no two on one at the same time."""
+        tests, nvml = self.folder / "tests", "cards=3,mig=1"
+        tests.mkdir()
+        cells = "".join(f"  - {{batch: {n}, data: 'visible:{tests}/{n} slow:150'}}\n" for n in (1, 2, 3, 4, 5, 6))
+        suite = tests / "cards.yaml"
+        suite.write_text(f"name: cards\ndefaults: {{case: resnet50, steps: 3, device: cuda}}\ncells:\n{cells}", encoding="utf-8")
+        subprocess.run(["cmake", f"-DPROGRAM={BIN.resolve()}/vramlab_obedient", f"-DSUITE={suite}", "-DFILTER=", "-DLABELS=cuda",
+                        "-DTIMEOUT=60", "-DLOCK=", f"-DSTORES={tests}/cells", f"-DLIST={tests}/CTestTestfile.cmake",
+                        "-P", ROOT / "cmake/ListSuiteTests.cmake"], check=True, capture_output=True, timeout=60)
+        (tests / "gpus.json").write_text(json.dumps(self.doctor("--ctest-resources", nvml)), encoding="utf-8")
+        done = subprocess.run(["ctest", "--resource-spec-file", "gpus.json", "-j", "8"], cwd=tests, capture_output=True, text=True,
+                              timeout=120, check=False, env={**os.environ, "LD_LIBRARY_PATH": str(NVML), "VRAMLAB_HOST_NVML": nvml})
+        self.assertEqual((done.returncode, "100% tests passed, 0 tests failed out of 6" in done.stdout), (0, True), done.stdout)
+        runs = []
+        for number in range(1, 7):
+            seen, begin = (tests / str(number)).read_text(encoding="utf-8").split()
+            runs.append((seen, int(begin), int(begin) + 450_000_000))  # three steps of 150 ms
+        self.assertEqual({seen for seen, _, _ in runs}, {*CARDS[:2], SLICES[0]})
+        pairs = [(a, b) for a in runs for b in runs if a < b and a[1] < b[2] and b[1] < a[2]]
+        self.assertTrue(pairs, "none ran beside another")
+        self.assertFalse([pair for pair in pairs if pair[0][0] == pair[1][0]], "two ran on one card at the same time")
 
     def test_a_card_that_is_none_is_usage(self):
         self.run_program("doctor", code=2, CTEST_RESOURCE_GROUP_COUNT="1", CTEST_RESOURCE_GROUP_0_GPUS="id:huge,slots:1")

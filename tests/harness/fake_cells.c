@@ -151,9 +151,18 @@ static Status plan(const CellSpec *spec, CellResult *result) {
   return vl_ok();
 }
 
+/* Appends the device the process may see, and when it began. */
+static void tell_visible(const char *path) {
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  FILE *file = fopen(path, "a");
+  fprintf(file, "%s %lld\n", visible ? visible : "all", (long long)vl_monotonic_ns());
+  fclose(file);
+}
+
 static void obey_deaths(const CellSpec *spec) {
   char value[256];
   if (order(spec, "log", value)) append_line(value, (long)spec->micro_batch);
+  if (order(spec, "visible", value)) tell_visible(value);
   if (order(spec, "escape", value)) leave_child(value, true);
   if (order(spec, "crash", value)) {
     signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */

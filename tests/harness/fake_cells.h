@@ -23,6 +23,7 @@ OpRecord *fake_ops(int64_t count);
  *   slow:MS                   takes that long per step, sleeping        busy:MS   the same, computing
  *   once:FILE                 crashes unless FILE exists, and makes it
  *   log:FILE                  appends a line when it starts
+ *   visible:FILE              appends the card it may see (CUDA_VISIBLE_DEVICES) and the time, ns
  * On device plan: needs micro_batch MiB; above the capacity it is oom. */
 Status fake_cell_run(const CellSpec *spec, const CellObserver *observer, CellResult *result);
 
