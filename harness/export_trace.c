@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_STREAM = 1 }; /* tracks: 0 are segments and tensors, then streams */
+/* Tracks: a process's number is that of its segments and tensors (Perfetto's main thread; it takes a track 0
+ * for that too), then come streams. */
+static int32_t track_of_stream(int32_t process, int32_t stream) { return process + 1 + stream; }
 
 typedef struct TraceWriter {
   FILE *out;
@@ -62,14 +64,14 @@ static void name_process(TraceWriter *trace, const json_t *record) {
   put_text(trace, "labels", text);
   fputs("}}", trace->out);
   begin(trace, "M", "thread_name");
-  fputs(",\"tid\":0,\"args\":{\"name\":\"step\"}}", trace->out);
+  fprintf(trace->out, ",\"tid\":%" PRId32 ",\"args\":{\"name\":\"step\"}}", trace->process);
 }
 
 static void put_slice(TraceWriter *trace, int32_t segment, int64_t start_ns, int64_t end_ns) {
   begin(trace, "X", vl_segment_name((Segment)segment));
   put_time(trace, "ts", start_ns);
   put_time(trace, "dur", end_ns - start_ns);
-  fputs(",\"tid\":0}", trace->out);
+  fprintf(trace->out, ",\"tid\":%" PRId32 "}", trace->process);
 }
 
 static void put_op(TraceWriter *trace, const OpRecord *op) {
@@ -77,7 +79,7 @@ static void put_op(TraceWriter *trace, const OpRecord *op) {
   put_time(trace, "ts", op->start_ns);
   put_time(trace, "dur", op->duration_ns);
   fprintf(trace->out, ",\"cat\":\"%s\",\"tid\":%" PRId32 ",\"args\":{", vl_segment_name((Segment)op->segment),
-          FIRST_STREAM + op->stream);
+          track_of_stream(trace->process, op->stream));
   put_text(trace, "scope", op->scope);
   fputc(',', trace->out);
   put_text(trace, "implementation", *op->implementation ? op->implementation : NULL);
@@ -100,8 +102,8 @@ static void put_ops(TraceWriter *trace) {
   }
   for (int32_t s = 0; s < streams; s++) {
     begin(trace, "M", "thread_name");
-    fprintf(trace->out, ",\"tid\":%" PRId32 ",\"args\":{\"name\":\"stream %" PRId32 "\"}}", FIRST_STREAM + s,
-            s);
+    fprintf(trace->out, ",\"tid\":%" PRId32 ",\"args\":{\"name\":\"stream %" PRId32 "\"}}",
+            track_of_stream(trace->process, s), s);
   }
 }
 
@@ -113,19 +115,20 @@ static void put_counters(TraceWriter *trace, const TimelineEvent *event, int64_t
     fprintf(trace->out, "%s\"%s\":%" PRId64, i ? "," : "", vl_memory_category_name((MemoryCategory)i),
             trace->live_bytes[i]);
   fputs("}}", trace->out);
-  begin(trace, "C", "reserved bytes");
+  begin(trace, "C", "reserved");
   put_time(trace, "ts", time_ns);
-  fprintf(trace->out, ",\"args\":{\"reserved\":%" PRId64 "}}", event->reserved_bytes);
+  fprintf(trace->out, ",\"args\":{\"bytes\":%" PRId64 "}}", event->reserved_bytes);
 }
 
-/* Where the event's block lies, as the id of its lifetime. */
+/* Where the event's block lies, as the id of its lifetime: of its process alone. */
 static void put_lifetime(TraceWriter *trace, const char *phase, const TimelineEvent *event, int64_t time_ns) {
   begin(trace, phase, *event->name ? event->name : "block");
   put_time(trace, "ts", time_ns);
   fprintf(trace->out,
-          ",\"cat\":\"%s\",\"tid\":0,\"id\":\"%" PRId32 ":%" PRId64 "\",\"args\":{\"bytes\":%" PRId64 ",",
-          vl_memory_category_name((MemoryCategory)event->category), event->heap_segment, event->offset,
-          event->bytes);
+          ",\"cat\":\"%s\",\"tid\":%" PRId32 ",\"id2\":{\"local\":\"%" PRId32 ":%" PRId64
+          "\"},\"args\":{\"bytes\":%" PRId64 ",",
+          vl_memory_category_name((MemoryCategory)event->category), trace->process, event->heap_segment,
+          event->offset, event->bytes);
   put_text(trace, "scope", event->scope);
   fputs("}}", trace->out);
 }
@@ -178,7 +181,8 @@ static void put_cell(TraceWriter *trace, const TimelineEvent *events, int64_t co
     case MEMORY_OOM:
       begin(trace, "i", "out of memory");
       put_time(trace, "ts", time_ns);
-      fprintf(trace->out, ",\"tid\":0,\"s\":\"p\",\"args\":{\"request_bytes\":%" PRId64 "}}", event->bytes);
+      fprintf(trace->out, ",\"tid\":%" PRId32 ",\"s\":\"p\",\"args\":{\"request_bytes\":%" PRId64 "}}",
+              trace->process, event->bytes);
       break;
     default: break;
     }

@@ -142,13 +142,13 @@ class Export(ProgramTest):
                 self.assertGreaterEqual(event["ts"], slices.get(track, 0.0) - 1e-3)
                 slices[track] = event["ts"] + event["dur"]
             elif event["ph"] == "b":
-                self.assertNotIn((event["pid"], event["id"]), alive)
-                alive.add((event["pid"], event["id"]))
+                self.assertNotIn((event["pid"], event["id2"]["local"]), alive)
+                alive.add((event["pid"], event["id2"]["local"]))
             elif event["ph"] == "e":
-                alive.remove((event["pid"], event["id"]))
+                alive.remove((event["pid"], event["id2"]["local"]))
             elif event["ph"] == "C":
                 self.assertTrue(all(value >= 0 for value in event["args"].values()))
-                self.assertTrue(set(event["args"]) == CATEGORIES or set(event["args"]) == {"reserved"})
+                self.assertTrue(set(event["args"]) == CATEGORIES or set(event["args"]) == {"bytes"})
         self.assertEqual(len(slices), 3)
         self.assertEqual({event["name"] for event in events if event["ph"] == "X"}, {"forward", "backward", "update"})
 
@@ -160,7 +160,7 @@ class Export(ProgramTest):
         for process in (1, 2):
             own = [event for event in events if event["pid"] == process]
             slices = [event for event in own if event["ph"] == "X"]
-            segments, ops = ([e for e in slices if (e["tid"] == 0) == whole] for whole in (True, False))
+            segments, ops = ([e for e in slices if (e["tid"] == process) == whole] for whole in (True, False))
             self.assertEqual([s["name"] for s in segments], ["forward", "backward", "update"])
             self.assertGreater(len(ops), 90)
             end = 0.0
@@ -174,7 +174,7 @@ class Export(ProgramTest):
             self.assertAlmostEqual(max(e["ts"] for e in own if e["ph"] == "C"), end, places=3)
             times = [event["ts"] for event in own if event["ph"] == "C"]
             self.assertEqual(times, sorted(times))
-        self.assertIn("jit", " ".join(e["args"]["implementation"] for e in events if e["ph"] == "X" and e["tid"]))
+        self.assertIn("jit", " ".join(e["args"]["implementation"] for e in events if e["ph"] == "X" and e["tid"] != e["pid"]))
         # Moved without its directory, and in another store, a cell keeps them.
         shutil.copy(self.folder / "ran/results.h5", self.folder / "alone.h5")
         self.run_program("import", "--store", "copied", "ran")
