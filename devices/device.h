@@ -29,10 +29,12 @@ typedef struct LaunchContext {
 
 /* Names of everything that decides a kernel's numbers and speed. */
 typedef struct DeviceDescription {
-  char name[64];      /* "cpu", "plan:cpu", "plan:V100-32GB", "cuda" */
-  char hardware[128]; /* CPU or GPU model */
-  char isa[64];       /* what the library dispatches to */
-  char library[96];   /* "oneDNN 3.2.0" */
+  char name[64];        /* "cpu", "plan:cpu", "plan:V100-32GB", "cuda" */
+  char hardware[128];   /* CPU or GPU model */
+  char isa[64];         /* what the library dispatches to */
+  char library[96];     /* "oneDNN 3.2.0" */
+  char driver[64];      /* the version of a card's driver, as its management library tells; "": it does not */
+  char mig_profile[32]; /* of an instance that a card is cut into: "1g.10gb"; "": it is whole */
   int32_t threads;
   int64_t memory_bytes;    /* what the machine or card has */
   int64_t context_bytes;   /* a profile: what context and libraries take beside the heap; else 0 */
@@ -50,8 +52,10 @@ typedef struct DeviceReadings {
       card_used_bytes;         /* by everybody; reserved by the driver itself */
   int64_t power_mw, energy_mj; /* energy since the driver was loaded: differences count */
   int32_t clock_mhz, memory_clock_mhz, temperature_c;
-  int32_t throttled; /* 1: power or heat holds the clocks down */
-  int32_t mig;       /* 1: the card is cut into instances */
+  int32_t clock_max_mhz;  /* the most that the multiprocessors can be clocked at */
+  int64_t power_limit_mw; /* above which clocks go down */
+  int32_t throttled;      /* 1: power or heat holds the clocks down */
+  int32_t mig;            /* 1: the card is cut into instances */
 } DeviceReadings;
 /* All -1. In the header for the modules, which link no devices. */
 static inline DeviceReadings vl_no_readings(void) {
@@ -64,6 +68,8 @@ static inline DeviceReadings vl_no_readings(void) {
                           .clock_mhz = -1,
                           .memory_clock_mhz = -1,
                           .temperature_c = -1,
+                          .clock_max_mhz = -1,
+                          .power_limit_mw = -1,
                           .throttled = -1,
                           .mig = -1};
 }

@@ -45,6 +45,8 @@ void vl_cell_result_init(CellResult *result) {
                         &result->clock_mhz,
                         &result->memory_clock_mhz,
                         &result->temperature_c,
+                        &result->clock_max_mhz,
+                        &result->power_limit_mw,
                         &result->throttled_steps,
                         &result->energy_mj,
                         &result->peak_step_bytes,

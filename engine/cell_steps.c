@@ -165,10 +165,21 @@ static void take_readings(Cell *cell, bool steady) {
   result->clock_mhz = now.clock_mhz;
   result->memory_clock_mhz = now.memory_clock_mhz;
   result->temperature_c = now.temperature_c;
+  result->clock_max_mhz = now.clock_max_mhz;
+  result->power_limit_mw = now.power_limit_mw;
   if (now.throttled >= 0 && result->throttled_steps < 0) result->throttled_steps = 0;
   if (steady && now.throttled > 0) result->throttled_steps++;
   if (!steady) cell->energy_start_mj = now.energy_mj;
   if (steady && cell->energy_start_mj >= 0) result->energy_mj = now.energy_mj - cell->energy_start_mj;
+}
+
+/* Of a device that is the processors. */
+static void take_processors(CellResult *result) {
+  ProcessorState state = engine_processor_state("");
+  result->clock_mhz = state.clock_mhz;
+  result->clock_max_mhz = state.clock_max_mhz;
+  result->temperature_c = state.temperature_c;
+  snprintf(result->governor, sizeof result->governor, "%s", state.governor);
 }
 
 /* After the last warm-up step and the last of all. */
@@ -331,6 +342,7 @@ Status cell_run_steps(Cell *cell) {
     steps++, total++;
     make_room(result, steps, total);
   }
+  if (!result->device.predicts && !cell->device->interface->read) take_processors(result);
   if (!result->device.predicts) engine_interference_end(&cell->others, result);
   engine_prefetch_close(&cell->prefetch); /* others use the feed now */
   if (!result->device.predicts) result->input_s = (double)cell->fill_ns * 1e-9 / steps;

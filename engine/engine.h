@@ -400,7 +400,10 @@ typedef struct CellResult {
   /* What the card's management library says (NVML); -1: there is no card, or it cannot tell. */
   int64_t peak_process_bytes; /* of this process, context and libraries included: the most after any step */
   int64_t card_used_bytes;    /* of the card, by everybody, after the last step */
-  int64_t clock_mhz, memory_clock_mhz, temperature_c; /* after the last step */
+  int64_t clock_mhz, memory_clock_mhz,
+      temperature_c;                     /* after the last step; of a cpu what the system tells */
+  int64_t clock_max_mhz, power_limit_mw; /* what it may reach: clock, and power of a card */
+  char governor[32];       /* of the processors' clocks, of a cpu; "": the system does not tell */
   int64_t throttled_steps; /* measured steps after which power or heat held the clocks down */
   int64_t energy_mj;       /* of the card in the measured steps */
   /* Of the measured steps, from what the kernel counts; NaN, -1: it does not. */

@@ -223,6 +223,18 @@ Interference engine_interference_begin(void);
  * counts in hundredths, and a tick more or less would pass for a neighbour. */
 void engine_interference_end(const Interference *begun, CellResult *result);
 
+/* ---- Processors ---- */
+
+/* -1, "": the system does not tell. */
+typedef struct ProcessorState {
+  int64_t clock_mhz,
+      clock_max_mhz; /* of the fastest that this process may run on: now, and as it is let run */
+  int64_t temperature_c;
+  char governor[32];
+} ProcessorState;
+/* root is "" but in tests. */
+ProcessorState engine_processor_state(const char *root);
+
 /* Mean loss over the held-out labels, share of those predicted right and, of volumes, Dice, by an evaluation
  * program. */
 Status engine_feed_evaluate(Feed *feed, Run *run, Inputs *inputs, CellResult *result) VL_CHECKED;

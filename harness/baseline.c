@@ -41,7 +41,7 @@ void vl_baseline_key(const json_t *record, char *key, size_t size) {
   append_word(key, size, hardware ? hardware : "unknown");
   snprintf(number, sizeof number, "%" PRId64 "gib", (bytes + (INT64_C(1) << 29)) >> 30);
   if (bytes > 0) append_word(key, size, number);
-  if (mig && *mig) append_word(key, size, mig);
+  if (mig && *mig && !(hardware && strstr(hardware, mig))) append_word(key, size, mig);
   snprintf(number, sizeof number, "%" PRId64 "w", watts);
   if (watts > 0) append_word(key, size, number);
   snprintf(number, sizeof number, "%" PRId64 "-threads", threads);

@@ -2,10 +2,12 @@
  * one line here. */
 #include "harness/columns.h"
 #include "harness/cell_json.h"
+#include "harness/control_group.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/utsname.h>
 
 /* ---- Values that are a field ---------------------------------------------------------------------------- */
 
@@ -384,6 +386,50 @@ static json_t *leak_field(const CellView *view, const Column *column, const char
   return field_value(view->result, column);
 }
 
+static json_t *power_limit(const CellView *view, const Column *column, const char **reason) {
+  (void)column, (void)reason;
+  int64_t mw = view->result->power_limit_mw;
+  return mw < 0 ? NULL : json_integer((mw + 500) / 1000);
+}
+
+static json_t *driver_field(const CellView *view, const Column *column, const char **reason) {
+  *reason = strcmp(view->cell->spec.device, "cuda") == 0 ? "not told, or none" : "of cuda only";
+  return field_value(view->result, column);
+}
+
+static json_t *memory_limit(const CellView *view, const Column *column, const char **reason) {
+  ControlGroup group;
+  (void)column;
+  *reason = view->result->device.predicts ? "not predicted" : "no limit";
+  if (view->result->device.predicts) return NULL;
+  vl_control_group_read("", &group);
+  return group.memory_limit_bytes < 0 ? NULL : json_integer(group.memory_limit_bytes);
+}
+
+static json_t *processors_limit(const CellView *view, const Column *column, const char **reason) {
+  ControlGroup group;
+  (void)column;
+  *reason = view->result->device.predicts ? "not predicted" : "no limit";
+  if (view->result->device.predicts) return NULL;
+  vl_control_group_read("", &group);
+  return vl_json_real(group.processors);
+}
+
+static json_t *kernel(const CellView *view, const Column *column, const char **reason) {
+  struct utsname system;
+  char text[2 * sizeof system.sysname];
+  (void)column;
+  *reason = "not predicted";
+  if (view->result->device.predicts || uname(&system) != 0) return NULL;
+  snprintf(text, sizeof text, "%s %s", system.sysname, system.release);
+  return vl_json_text(text);
+}
+
+static json_t *compiler(const CellView *view, const Column *column, const char **reason) {
+  (void)view, (void)column, (void)reason;
+  return json_string(vl_build_facts().compiler);
+}
+
 static json_t *host(const CellView *view, const Column *column, const char **reason) {
   (void)view, (void)column, (void)reason;
   char text[256];
@@ -575,11 +621,17 @@ static const Column table[] = {
      "NVML: the card's memory in use by everybody, after the last step", from_result,
      RESULT(card_used_bytes)},
     {"clock_mhz", "clock_mhz", "MHz", COLUMN_INTEGER,
-     "NVML: clock of the multiprocessors after the last step", from_result, RESULT(clock_mhz)},
+     "clock after the last step: of the card's multiprocessors (NVML), or of the fastest processor of those "
+     "that could be used",
+     from_result, RESULT(clock_mhz)},
+    {"clock_max_mhz", "clock_max_mhz", "MHz", COLUMN_INTEGER,
+     "the most that this clock may be (NVML, cpufreq)", from_result, RESULT(clock_max_mhz)},
     {"memory_clock_mhz", "memory_clock_mhz", "MHz", COLUMN_INTEGER,
      "NVML: clock of the card's memory after the last step", from_result, RESULT(memory_clock_mhz)},
-    {"temperature_c", "temperature_c", "degC", COLUMN_INTEGER, "NVML: of the card after the last step",
-     from_result, RESULT(temperature_c)},
+    {"temperature_c", "temperature_c", "degC", COLUMN_INTEGER,
+     "of the card (NVML) or the processors after the last step", from_result, RESULT(temperature_c)},
+    {"power_limit_w", "power_limit_w", "W", COLUMN_INTEGER,
+     "NVML: power above which the card's clocks go down", power_limit, 0, 0},
     {"throttled_steps", "throttled_steps", "1", COLUMN_INTEGER,
      "NVML: measured steps after which power or heat held the clocks down", from_result,
      RESULT(throttled_steps)},
@@ -756,6 +808,18 @@ static const Column table[] = {
     {"threads", "threads", "1", COLUMN_INTEGER, "threads that computed", from_result, RESULT(device.threads)},
     {"memory_bytes", "memory_bytes", "bytes", COLUMN_INTEGER, "what the machine or card has", from_result,
      RESULT(device.memory_bytes)},
+    {"memory_limit_bytes", "memory_limit_bytes", "bytes", COLUMN_INTEGER, "memory that control groups allow",
+     memory_limit, 0, 0},
+    {"processors_limit", "processors_limit", "1", COLUMN_REAL,
+     "processors' worth of time that control groups allow", processors_limit, 0, 0},
+    {"governor", "governor", "", COLUMN_TEXT, "what sets the processors' clocks (cpufreq)", from_result,
+     RESULT(governor)},
+    {"driver_version", "driver_version", "", COLUMN_TEXT, "NVML: version of the card's driver", driver_field,
+     RESULT(device.driver)},
+    {"mig_profile", "mig_profile", "", COLUMN_TEXT, "kind of instance that the card was cut into",
+     driver_field, RESULT(device.mig_profile)},
+    {"kernel", "kernel", "", COLUMN_TEXT, "of the operating system, with its version", kernel, 0, 0},
+    {"compiler", "compiler", "", COLUMN_TEXT, "that built the program", compiler, 0, 0},
     {"hostname", "hostname", "", COLUMN_TEXT, "machine it ran on", host, 0, 0},
     {"git_commit", "git_commit", "", COLUMN_TEXT, "commit the program was built from", commit, 0, 0},
     {"git_dirty", "git_dirty", "1", COLUMN_FLAG, "whether the checkout had changes", dirty, 0, 0},

@@ -24,7 +24,7 @@ extern const MonitorColumn vl_monitors[VL_MONITOR_COUNT];
 
 /* What the build and the machine say of themselves. */
 typedef struct BuildFacts {
-  const char *version, *git_commit;
+  const char *version, *git_commit, *compiler;
   bool git_dirty;
 } BuildFacts;
 BuildFacts vl_build_facts(void);

@@ -89,14 +89,16 @@ bool vl_compare_together(const CellComparison *cells, int32_t count, Difference 
  * four times of it from steps of few processes. */
 void vl_compare_decide(double min_change, Difference *difference);
 
-/* What differs in what the two stores ran on: name and both values, each the values of its cells. */
+enum { VL_MAX_ENVIRONMENT = 24 };
+/* What differs in what the two stores ran on: name and both values, each the values of its cells, their
+ * median, or in how many of them it was so. */
 typedef struct EnvironmentChange {
   const char *name;
   char base[200], now[200];
 } EnvironmentChange;
 
 typedef struct StoreComparison {
-  EnvironmentChange environment[16];
+  EnvironmentChange environment[VL_MAX_ENVIRONMENT];
   int32_t environment_count;
   CellComparison *cells;
   int32_t count;

@@ -1,36 +1,133 @@
-/* What differs in what two stores ran on. */
+/* What differs in what two stores ran on: machine, libraries, limits, program, and how the machine was while
+ * it measured. */
 #include "harness/compare.h"
+#include "harness/report_select.h"
 
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* The different values of a column, joined. */
+/* What a cell was run on or with. */
+static const struct {
+  const char *column;
+  bool may_be_none; /* nothing there is an answer; of others it means that nobody kept it */
+} facts[] = {
+    {"hardware", false},        {"memory_bytes", false},   {"mig_profile", true},
+    {"power_limit_w", false},   {"clock_max_mhz", false},  {"governor", false},
+    {"hostname", false},        {"kernel", false},         {"memory_limit_bytes", true},
+    {"processors_limit", true}, {"driver_version", false}, {"isa", false},
+    {"library", false},         {"threads", false},        {"compiler", false},
+    {"tool_version", false},    {"git_commit", false},     {"injected", true},
+    {"graph_refusal", true},
+};
+
+/* What varies from one moment to the next: medians over the cells count, beyond a share and an amount. */
+static const struct {
+  const char *column;
+  double share, amount;
+} readings[] = {{"clock_mhz", 0.02, 0}, {"memory_clock_mhz", 0.02, 0}, {"temperature_c", 0, 5}};
+
+enum { FACTS = sizeof facts / sizeof *facts, READINGS = sizeof readings / sizeof *readings };
+_Static_assert(FACTS + READINGS + 2 <= (int)VL_MAX_ENVIRONMENT, "a comparison has room for all");
+
+static void fact_text(const json_t *record, const char *column, char *text, size_t size) {
+  const char *value = vl_record_text(record, column);
+  double number = vl_record_real(record, column);
+  text[0] = '\0';
+  if (value)
+    snprintf(text, size, "%s%s", value,
+             strcmp(column, "git_commit") == 0 && vl_record_flag(record, "git_dirty") ? " and changes" : "");
+  else if (!isnan(number))
+    snprintf(text, size, "%.15g", number);
+}
+
+/* The different values of a column, joined; "" when there are none. */
 static void values_of(const RecordSet *records, const char *column, char *text, size_t size) {
   json_t *seen = json_object();
   text[0] = '\0';
   for (int32_t i = 0; i < records->count; i++) {
-    char number[32];
-    const char *value = vl_record_text(records->records[i], column);
-    int64_t integer = vl_record_integer(records->records[i], column);
-    snprintf(number, sizeof number, "%lld", (long long)integer);
-    if (!value) value = integer >= 0 ? number : NULL;
-    if (!value || json_object_get(seen, value)) continue;
+    char value[192];
+    fact_text(records->records[i], column, value, sizeof value);
+    if (!*value || json_object_get(seen, value)) continue;
     json_object_set_new(seen, value, json_true());
     size_t used = strlen(text);
     snprintf(text + used, size - used, "%s%s", used ? "; " : "", value);
   }
   json_decref(seen);
-  if (!text[0]) snprintf(text, size, "not known");
+}
+
+static EnvironmentChange *next_of(StoreComparison *comparison, const char *name) {
+  EnvironmentChange *change = &comparison->environment[comparison->environment_count];
+  change->name = name;
+  return change;
+}
+
+static void compare_facts(const RecordSet *base, const RecordSet *now, StoreComparison *comparison) {
+  for (int f = 0; f < FACTS; f++) {
+    EnvironmentChange *change = next_of(comparison, facts[f].column);
+    values_of(base, facts[f].column, change->base, sizeof change->base);
+    values_of(now, facts[f].column, change->now, sizeof change->now);
+    if (!facts[f].may_be_none && (!*change->base || !*change->now)) continue;
+    if (strcmp(change->base, change->now) == 0) continue;
+    if (!*change->base) snprintf(change->base, sizeof change->base, "none");
+    if (!*change->now) snprintf(change->now, sizeof change->now, "none");
+    comparison->environment_count++;
+  }
+}
+
+static double median_of(const RecordSet *records, const char *column) {
+  double *values = vl_allocate((size_t)(records->count + 1) * sizeof *values);
+  int64_t count = 0;
+  for (int32_t i = 0; i < records->count; i++) {
+    double value = vl_record_real(records->records[i], column);
+    if (!isnan(value)) values[count++] = value;
+  }
+  double median = vl_statistics_median(values, count);
+  free(values);
+  return median;
+}
+
+static void compare_readings(const RecordSet *base, const RecordSet *now, StoreComparison *comparison) {
+  for (int r = 0; r < READINGS; r++) {
+    double a = median_of(base, readings[r].column), b = median_of(now, readings[r].column);
+    if (!(fabs(b - a) > readings[r].amount && fabs(b - a) > readings[r].share * fabs(a))) continue;
+    EnvironmentChange *change = next_of(comparison, readings[r].column);
+    snprintf(change->base, sizeof change->base, "%.0f", a);
+    snprintf(change->now, sizeof change->now, "%.0f", b);
+    comparison->environment_count++;
+  }
+}
+
+static bool was_disturbed(const json_t *record) { return vl_record_text(record, "disturbed") != NULL; }
+static bool was_throttled(const json_t *record) { return vl_record_integer(record, "throttled_steps") > 0; }
+
+/* Measured cells of which something is so. */
+static int32_t count_where(const RecordSet *records, bool (*is)(const json_t *), int32_t *measured) {
+  int32_t count = 0;
+  *measured = 0;
+  for (int32_t i = 0; i < records->count; i++) {
+    if (vl_record_is_predicted(records->records[i])) continue;
+    (*measured)++;
+    count += is(records->records[i]);
+  }
+  return count;
+}
+
+static void compare_counts(const char *name, bool (*is)(const json_t *), const RecordSet *base,
+                           const RecordSet *now, StoreComparison *comparison) {
+  int32_t of_base, of_now;
+  int32_t a = count_where(base, is, &of_base), b = count_where(now, is, &of_now);
+  if (a == b) return;
+  EnvironmentChange *change = next_of(comparison, name);
+  snprintf(change->base, sizeof change->base, "%" PRId32 " of %" PRId32 " cells", a, of_base);
+  snprintf(change->now, sizeof change->now, "%" PRId32 " of %" PRId32 " cells", b, of_now);
+  comparison->environment_count++;
 }
 
 void vl_compare_environments(const RecordSet *base, const RecordSet *now, StoreComparison *comparison) {
-  static const char *const columns[] = {"hardware", "memory_bytes", "hostname",     "isa",
-                                        "library",  "threads",      "tool_version", "git_commit",
-                                        "injected", "graph_refusal"};
-  for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
-    EnvironmentChange *change = &comparison->environment[comparison->environment_count];
-    change->name = columns[i];
-    values_of(base, columns[i], change->base, sizeof change->base);
-    values_of(now, columns[i], change->now, sizeof change->now);
-    if (strcmp(change->base, change->now) != 0) comparison->environment_count++;
-  }
+  compare_facts(base, now, comparison);
+  compare_readings(base, now, comparison);
+  compare_counts("throttled", was_throttled, base, now, comparison);
+  compare_counts("disturbed", was_disturbed, base, now, comparison);
 }

@@ -112,7 +112,7 @@ void vl_compare_print(const StoreComparison *comparison, bool all, FILE *out) {
   static const char *const titles[] = {"Regressed", "Improved", "Changed", "Unclear", "Same"};
   fputs(comparison->environment_count ? "Environment\n" : "Environment: the same\n", out);
   for (int32_t i = 0; i < comparison->environment_count; i++)
-    fprintf(out, "  %-12s %s -> %s\n", comparison->environment[i].name, comparison->environment[i].base,
+    fprintf(out, "  %-18s %s -> %s\n", comparison->environment[i].name, comparison->environment[i].base,
             comparison->environment[i].now);
   vl_compare_print_implementations(comparison, out);
   for (size_t j = 0; j < sizeof order / sizeof *order; j++) {

@@ -354,6 +354,9 @@ static Status open_card(CudaDevice *cuda) {
   snprintf(description->name, sizeof description->name, "cuda");
   snprintf(description->hardware, sizeof description->hardware, "%.*s", (int)sizeof description->hardware - 1,
            properties.name);
+  const char *instance = strstr(properties.name, " MIG ");
+  if (instance)
+    snprintf(description->mig_profile, sizeof description->mig_profile, "%.31s", instance + strlen(" MIG "));
   snprintf(description->isa, sizeof description->isa, "sm_%d%d", properties.major, properties.minor);
   char *library = description->library;
   size_t used = (size_t)snprintf(library, sizeof description->library, "CUDA %s, driver %s, ", runtime_text,
@@ -388,6 +391,7 @@ static Status open_resources(CudaDevice *cuda) {
   char pci_bus_id[32];
   if (cudaDeviceGetPCIBusId(pci_bus_id, sizeof pci_bus_id, 0) == cudaSuccess)
     cuda->nvml = cuda_nvml_open(pci_bus_id);
+  cuda_nvml_driver(cuda->nvml, cuda->description.driver, sizeof cuda->description.driver);
   cuda->addresses = cuda_addresses_open();
   cuda->backing = cuda_backing(cuda);
   return vl_ok();

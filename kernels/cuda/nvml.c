@@ -35,6 +35,9 @@ typedef struct NvmlFunctions {
   NvmlReturn (*energy)(NvmlDevice, unsigned long long *);
   NvmlReturn (*temperature)(NvmlDevice, int, unsigned *);
   NvmlReturn (*mig_mode)(NvmlDevice, unsigned *, unsigned *);
+  NvmlReturn (*highest_clock)(NvmlDevice, int, unsigned *);
+  NvmlReturn (*power_limit)(NvmlDevice, unsigned *);
+  NvmlReturn (*driver_version)(char *, unsigned);
 } NvmlFunctions;
 
 struct CudaNvml {
@@ -64,6 +67,9 @@ static void load(CudaNvml *nvml) {
       {"nvmlDeviceGetTotalEnergyConsumption", &call->energy},
       {"nvmlDeviceGetTemperature", &call->temperature},
       {"nvmlDeviceGetMigMode", &call->mig_mode},
+      {"nvmlDeviceGetMaxClockInfo", &call->highest_clock},
+      {"nvmlDeviceGetPowerManagementLimit", &call->power_limit},
+      {"nvmlSystemGetDriverVersion", &call->driver_version},
   };
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
     void *symbol = dlsym(nvml->library, symbols[i].name);
@@ -108,6 +114,11 @@ static int64_t process_bytes(const CudaNvml *nvml) {
   return bytes;
 }
 
+void cuda_nvml_driver(const CudaNvml *nvml, char *text, size_t size) {
+  bool told = nvml && nvml->call.driver_version && nvml->call.driver_version(text, (unsigned)size) == 0;
+  if (!told) text[0] = '\0';
+}
+
 void cuda_nvml_read(const CudaNvml *nvml, DeviceReadings *readings) {
   *readings = vl_no_readings();
   if (!nvml) return;
@@ -124,6 +135,10 @@ void cuda_nvml_read(const CudaNvml *nvml, DeviceReadings *readings) {
     readings->clock_mhz = (int32_t)value;
   if (nvml->call.clock && nvml->call.clock(nvml->device, NVML_CLOCK_MEM, &value) == 0)
     readings->memory_clock_mhz = (int32_t)value;
+  if (nvml->call.highest_clock && nvml->call.highest_clock(nvml->device, NVML_CLOCK_SM, &value) == 0)
+    readings->clock_max_mhz = (int32_t)value;
+  if (nvml->call.power_limit && nvml->call.power_limit(nvml->device, &value) == 0)
+    readings->power_limit_mw = (int64_t)value;
   if (nvml->call.throttle && nvml->call.throttle(nvml->device, &wide) == 0)
     readings->throttled = (wide & slows_down) != 0;
   if (nvml->call.power && nvml->call.power(nvml->device, &value) == 0) readings->power_mw = (int64_t)value;

@@ -10,6 +10,8 @@ typedef struct CudaNvml CudaNvml;
  * under CUDA_VISIBLE_DEVICES. NULL where the library or the card cannot be found. */
 CudaNvml *cuda_nvml_open(const char *pci_bus_id);
 void cuda_nvml_close(CudaNvml **nvml);
+/* The driver's version, "580.65.06"; "" where it cannot be told. */
+void cuda_nvml_driver(const CudaNvml *nvml, char *text, size_t size);
 /* Every value it cannot tell is -1. NULL: none can be told. */
 void cuda_nvml_read(const CudaNvml *nvml, DeviceReadings *readings);
 

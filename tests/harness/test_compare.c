@@ -411,6 +411,58 @@ static void losses_are_the_same_as_far_as_the_recipe_keeps_them(void **state) {
   }
 }
 
+static const EnvironmentChange *changed(const StoreComparison *comparison, const char *name) {
+  for (int32_t i = 0; i < comparison->environment_count; i++)
+    if (strcmp(comparison->environment[i].name, name) == 0) return &comparison->environment[i];
+  return NULL;
+}
+
+/* Facts differ or do not; clocks and heat vary by a little from run to run; what only one side kept is no
+ * difference, but nothing is an answer where there may be none. */
+static void the_environment_is_compared(void **state) {
+  (void)state;
+  static const char *const recipes[CELLS] = {"baseline", "amp=bf16", "checkpoint=1"};
+  static const int64_t base_mhz[CELLS] = {3000, 3010, 2000}, now_mhz[CELLS] = {2500, 2510, 2500};
+  json_t *base[CELLS], *now[CELLS];
+  for (int i = 0; i < CELLS; i++)
+    for (int side = 0; side < 2; side++) {
+      json_t *record = cell_of(recipes[i], 1e6, NULL);
+      json_object_set_new(record, "driver_version", json_string(side ? "590.10" : "580.65"));
+      json_object_set_new(record, "power_limit_w", json_integer(side ? 300 : 700));
+      json_object_set_new(record, "git_commit", json_string("c0ffee"));
+      json_object_set_new(record, "git_dirty", json_boolean(side == 1));
+      json_object_set_new(record, "clock_mhz", json_integer(side ? now_mhz[i] : base_mhz[i]));
+      json_object_set_new(record, "memory_clock_mhz", json_integer(side ? 2600 : 2619)); /* 0.7 % */
+      json_object_set_new(record, "temperature_c", json_integer(side ? 61 : 58));
+      if (side) json_object_set_new(record, "governor", json_string("powersave"));
+      if (side) json_object_set_new(record, "memory_limit_bytes", json_integer(INT64_C(1) << 30));
+      if (side && i == 0) json_object_set_new(record, "disturbed", json_string("the hypervisor"));
+      (side ? now : base)[i] = record;
+    }
+  StoreComparison comparison = compare(base, CELLS, now, CELLS);
+  assert_string_equal(changed(&comparison, "driver_version")->base, "580.65");
+  assert_string_equal(changed(&comparison, "driver_version")->now, "590.10");
+  assert_string_equal(changed(&comparison, "power_limit_w")->now, "300");
+  assert_string_equal(changed(&comparison, "git_commit")->now, "c0ffee and changes");
+  assert_string_equal(changed(&comparison, "clock_mhz")->base, "3000");
+  assert_string_equal(changed(&comparison, "clock_mhz")->now, "2500");
+  assert_null(changed(&comparison, "memory_clock_mhz"));
+  assert_null(changed(&comparison, "temperature_c"));
+  assert_null(changed(&comparison, "governor"));
+  assert_string_equal(changed(&comparison, "memory_limit_bytes")->base, "none");
+  assert_string_equal(changed(&comparison, "memory_limit_bytes")->now, "1073741824");
+  assert_string_equal(changed(&comparison, "disturbed")->now, "1 of 3 cells");
+  assert_null(changed(&comparison, "throttled"));
+  vl_compare_free(&comparison);
+  comparison = compare(now, CELLS, now, CELLS);
+  assert_int_equal(comparison.environment_count, 0);
+  vl_compare_free(&comparison);
+  for (int i = 0; i < CELLS; i++) {
+    json_decref(base[i]);
+    json_decref(now[i]);
+  }
+}
+
 static void every_metric_is_a_column(void **state) {
   (void)state;
   int32_t count;
@@ -484,6 +536,7 @@ int main(void) {
       cmocka_unit_test(what_no_longer_runs_regressed),
       cmocka_unit_test(times_need_the_same_machine),
       cmocka_unit_test(losses_are_the_same_as_far_as_the_recipe_keeps_them),
+      cmocka_unit_test(the_environment_is_compared),
       cmocka_unit_test(every_metric_is_a_column),
       cmocka_unit_test(a_baseline_keeps_records_and_reasons),
   };

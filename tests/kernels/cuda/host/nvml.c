@@ -39,6 +39,8 @@ int nvmlDeviceGetClockInfo(void *device, int clock, unsigned *mhz);
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *reasons);
 int nvmlDeviceGetPowerUsage(void *device, unsigned *mw);
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius);
+int nvmlDeviceGetMaxClockInfo(void *device, int clock, unsigned *mhz);
+int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *mw);
 
 typedef struct Memory {
   unsigned long long total, free, used;
@@ -95,6 +97,15 @@ int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *rea
 int nvmlDeviceGetPowerUsage(void *device, unsigned *mw) {
   (void)mw;
   return device == &card ? NOT_SUPPORTED : INVALID_ARGUMENT;
+}
+int nvmlDeviceGetMaxClockInfo(void *device, int clock, unsigned *mhz) {
+  if (device != &card) return INVALID_ARGUMENT;
+  *mhz = clock == 1 ? 2100 : 2700;
+  return SUCCESS;
+}
+int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *mw) {
+  *mw = 250500;
+  return device == &card ? SUCCESS : NOT_SUPPORTED;
 }
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius) {
   *celsius = sensor == 0 ? 61 : 0;

@@ -37,6 +37,12 @@ static void readings_have_holes(void **state) {
   assert_int_equal(readings.power_mw, -1);  /* refused */
   assert_int_equal(readings.energy_mj, -1); /* a function the library does not have */
   assert_int_equal(readings.mig, -1);
+  assert_int_equal(readings.clock_max_mhz, 2100);
+  assert_int_equal(readings.power_limit_mw, 250500);
+  DeviceDescription description;
+  device->interface->describe(device, &description);
+  assert_string_equal(description.driver, "580.65");
+  assert_string_equal(description.mig_profile, "");
   vl_device_close(&device);
 }
 
