@@ -146,7 +146,7 @@ class WandbRuns(ProgramTest):
         again = strict_json(path.read_text(encoding="utf-8").splitlines()[0])
         again["created_utc"] = "2031-01-01T00:00:00Z"
         path.write_text(json.dumps(again) + "\n", encoding="utf-8")
-        self.assertIn("1 runs written", self.convert(path.name).stdout)
+        self.assertIn("1 run written", self.convert(path.name).stdout)
         names = [folder.name for folder in (self.folder / "wandb").iterdir()]
         self.assertEqual(len(names), 5)
         self.assertIn("offline-run-20310101_000000-" + again["cell_key"], " ".join(names))
