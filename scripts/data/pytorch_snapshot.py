@@ -32,7 +32,9 @@ MOST_STREAMS = 65536
 IN_USE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 CATEGORIES = {
     "parameter": "parameter", "gradient": "gradient", "optimizer_state": "optimizer", "activation": "activation",
-    "input": "input", "temporary": "workspace", "autograd_detail": "activation"}
+    "input": "input", "temporary": "workspace", "autograd_detail": "activation",
+    # of snapshots that vramlab exported
+    "optimizer": "optimizer", "workspace": "workspace", "communication": "communication"}
 # What the events of each action must have, and those that carry nothing for a trace.
 ACTIONS = {
     "alloc": ("addr", "size"), "free_requested": ("addr", "size"), "free_completed": ("addr", "size"),

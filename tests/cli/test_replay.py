@@ -140,6 +140,14 @@ class ReplayTest(ProgramTest):
         self.assertIn(says, done.stderr)
         self.assertFalse((self.folder / "trace.jsonl").exists())
 
+    def test_snapshots_of_our_own_keep_their_categories(self):
+        self.run_program("plan", "--case", "bert-base", "--set", "layers=1", "--timeline", "-q", "-o", "store")
+        self.run_program("export", "store", "-f", "torch-snapshot", "-o", "own.pickle")
+        self.convert((self.folder / "own.pickle").read_bytes())
+        obtained = [event for event in self.lines() if event.get("action") == "obtain"]
+        self.assertEqual({event.get("category") for event in obtained},
+                         {"parameter", "optimizer", "input", "activation", "workspace", "gradient"})
+
     def test_every_shape_gives_the_same_trace(self):
         for version in (1, 13), (2, 0), (2, 1), (2, 5):
             with self.subTest(version):
