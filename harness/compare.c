@@ -162,10 +162,33 @@ static void judge_number(const Group *base, const Group *now, Difference *differ
 }
 
 /* Of repetitions the one that differs from "ok", if any. */
-static const char *status_of(const Group *group) {
+static const json_t *not_ok(const Group *group) {
   for (int32_t i = 0; i < group->count; i++)
-    if (!vl_record_has_status(group->records[i], "ok")) return vl_record_text(group->records[i], "status");
-  return "ok";
+    if (!vl_record_has_status(group->records[i], "ok")) return group->records[i];
+  return NULL;
+}
+
+static const char *status_of(const Group *group) {
+  const json_t *record = not_ok(group);
+  return record ? vl_record_text(record, "status") : "ok";
+}
+
+static bool any_ok(const Group *group) {
+  for (int32_t i = 0; i < group->count; i++)
+    if (vl_record_has_status(group->records[i], "ok")) return true;
+  return false;
+}
+
+/* As one line, cut between characters. */
+static void set_evidence(Difference *difference, const char *text) {
+  char *evidence = difference->evidence;
+  size_t length = strlen(text), room = sizeof difference->evidence - 1;
+  if (length > room)
+    for (length = room; length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80;)
+      length--; /* within a character of UTF-8 */
+  for (size_t i = 0; i < length; i++)
+    evidence[i] = text[i] == '\n' || text[i] == '\r' ? ' ' : text[i];
+  evidence[length] = '\0';
 }
 
 static void judge_text(const Group *base, const Group *now, Difference *difference) {
@@ -179,6 +202,9 @@ static void judge_text(const Group *base, const Group *now, Difference *differen
                           : is_status && strcmp(difference->base_text, "ok") == 0 ? JUDGED_WORSE
                           : is_status && strcmp(difference->now_text, "ok") == 0  ? JUDGED_BETTER
                                                                                   : JUDGED_CHANGED;
+  const json_t *failed = is_status ? not_ok(now) : NULL;
+  const char *error = failed && !same ? vl_record_text(failed, "error") : NULL;
+  if (error) set_evidence(difference, error);
 }
 
 static void judge_cell(const Group *base, const Group *now, CellComparison *cell) {
@@ -187,6 +213,7 @@ static void judge_cell(const Group *base, const Group *now, CellComparison *cell
   for (int32_t i = 0; i < METRIC_COUNT; i++) {
     Difference *difference = &cell->differences[cell->count];
     *difference = (Difference){.metric = &metrics[i], .base = NAN, .now = NAN, .p = NAN, .rank_p = NAN};
+    difference->ratio = (Contrast){NAN, NAN, NAN};
     switch (metrics[i].by) {
     case COMPARE_TIME:
       if (predicted)
@@ -202,6 +229,9 @@ static void judge_cell(const Group *base, const Group *now, CellComparison *cell
                     ? difference->metric != NULL
                     : difference->judgement != JUDGED_SAME || *difference->evidence;
     if (kept) cell->count++;
+    /* What did not run to its end, or not at all, has figures that say nothing beside those of what did. */
+    bool is_status = strcmp(metrics[i].column, "status") == 0;
+    if (is_status && kept && (!any_ok(base) || !any_ok(now))) return;
   }
 }
 

@@ -40,7 +40,7 @@ typedef struct CompareOptions {
 } CompareOptions;
 CompareOptions vl_compare_usual(void); /* 3 % */
 
-enum { VL_MAX_DIFFERENCES = 40, VL_EVIDENCE_BYTES = 64 };
+enum { VL_MAX_DIFFERENCES = 40, VL_EVIDENCE_BYTES = 192 };
 
 typedef struct Difference {
   const Metric *metric;

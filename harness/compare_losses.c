@@ -46,7 +46,6 @@ void vl_compare_losses(const json_t *base, const json_t *now, Difference *differ
   difference->judgement = JUDGED_SAME;
   if (difference->base == difference->now) return;
   const char *reason = reason_to_round(base, now);
-  difference->ratio = (Contrast){NAN, NAN, NAN};
   if (!reason) {
     difference->judgement = JUDGED_CHANGED;
     return;

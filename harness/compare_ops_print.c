@@ -1,6 +1,7 @@
 /* What changed in the ops of cells, as text and JSON. */
 #include "harness/columns.h"
 #include "harness/compare_ops.h"
+#include "harness/report_select.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -125,10 +126,14 @@ static double share_of(const OpsComparison *ops, const ScopeChange *row) {
 /* A change below which the ops do not tell where a time went. */
 static const double LEAST_CHANGE = 0.03;
 
-static void print_where(const OpsComparison *ops, FILE *out) {
+static void print_where(const OpsComparison *ops, bool predicted, FILE *out) {
   bool few = ops->base_steps < 3 || ops->now_steps < 3;
-  fprintf(out, "    ops by scope, each waited for, of %" PRId32 " and %" PRId32 " steps%s:", ops->base_steps,
-          ops->now_steps, few ? " (noisy)" : "");
+  if (predicted)
+    fputs("    ops by scope, predicted:", out);
+  else
+    fprintf(out,
+            "    ops by scope, each waited for, of %" PRId32 " and %" PRId32 " steps%s:", ops->base_steps,
+            ops->now_steps, few ? " (noisy)" : "");
   print_times(ops->base_s, ops->now_s, out);
   fprintf(out, "  %.2fx\n", ops->now_s / ops->base_s);
   if (fabs(ops->now_s / ops->base_s - 1) < LEAST_CHANGE) {
@@ -229,7 +234,7 @@ void vl_compare_print_ops(const CellComparison *cell, bool times, bool memory, F
   if (memory) print_held(cell, out);
   if (!cell->ops) return;
   print_traffic(cell->ops, out);
-  if (times && cell->ops->time_count > 0) print_where(cell->ops, out);
+  if (times && cell->ops->time_count > 0) print_where(cell->ops, vl_record_is_predicted(cell->now), out);
 }
 
 /* ---- JSON ----------------------------------------------------------------------------------------------------------- */

@@ -229,6 +229,35 @@ static void put_differences(const CellComparison *cell, Judgement judgement, FIL
   free(text);
 }
 
+/* Of a suite what differs around it: JUnit's properties come before its tests, its output behind them. */
+static void put_environment(const StoreComparison *comparison, FILE *out) {
+  if (comparison->environment_count == 0) return;
+  fputs("  <properties>\n", out);
+  for (int32_t i = 0; i < comparison->environment_count; i++) {
+    const EnvironmentChange *change = &comparison->environment[i];
+    fprintf(out, "    <property name=\"environment.%s\" value=\"", change->name);
+    vl_xml_put(change->base, out);
+    fputs(" -&gt; ", out);
+    vl_xml_put(change->now, out);
+    fputs("\"/>\n", out);
+  }
+  fputs("  </properties>\n", out);
+}
+
+static void put_implementations(const StoreComparison *comparison, FILE *out) {
+  char *text = NULL;
+  size_t size = 0;
+  FILE *memory = open_memstream(&text, &size);
+  vl_compare_print_implementations(comparison, memory);
+  fclose(memory);
+  if (size > 0) {
+    fputs("  <system-out>", out);
+    vl_xml_put(text, out);
+    fputs("</system-out>\n", out);
+  }
+  free(text);
+}
+
 void vl_compare_junit(const StoreComparison *comparison, FILE *out) {
   bool together = *comparison->together.evidence != '\0';
   fprintf(out,
@@ -237,6 +266,7 @@ void vl_compare_junit(const StoreComparison *comparison, FILE *out) {
           comparison->count + comparison->vanished_count + together,
           comparison->judged[JUDGED_WORSE] + (together && comparison->together.judgement == JUDGED_WORSE),
           comparison->judged[JUDGED_UNCLEAR] + comparison->vanished_count);
+  put_environment(comparison, out);
   for (int32_t i = 0; i < comparison->count + comparison->vanished_count; i++) {
     bool gone = i >= comparison->count;
     const CellComparison *cell = gone ? NULL : &comparison->cells[i];
@@ -266,5 +296,6 @@ void vl_compare_junit(const StoreComparison *comparison, FILE *out) {
     if (comparison->together.judgement == JUDGED_WORSE) fputs("<failure message=\"regressed\"/>", out);
     fputs("</testcase>\n", out);
   }
+  put_implementations(comparison, out);
   fputs("</testsuite>\n", out);
 }

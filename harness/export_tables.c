@@ -78,14 +78,16 @@ Status vl_export_jsonl(const ExportInput *input, FILE *out) {
 /* ---- JUnit: a test a cell; running out of memory is a result --------------------------------------------------------- */
 
 void vl_xml_put(const char *text, FILE *out) {
-  for (; *text; text++)
-    switch (*text) {
+  json_t *valid = vl_json_text(text); /* a text that was cut may end within a character */
+  for (const char *at = json_string_value(valid); *at; at++)
+    switch (*at) {
     case '&': fputs("&amp;", out); break;
     case '<': fputs("&lt;", out); break;
     case '>': fputs("&gt;", out); break;
     case '"': fputs("&quot;", out); break;
-    default: fputc((unsigned char)*text < ' ' && *text != '\n' && *text != '\t' ? ' ' : *text, out);
+    default: fputc((unsigned char)*at < ' ' && *at != '\n' && *at != '\t' ? ' ' : *at, out);
     }
+  json_decref(valid);
 }
 
 static bool has_status(const json_t *record, const char *const *statuses) {

@@ -101,11 +101,12 @@ class Compare(ProgramTest):
         base = self.store("base")
         journal = self.folder / base / "journal.jsonl"
         text = journal.read_text(encoding="utf-8").replace('"settings":"size=64"', '"settings":"<a> & \\"b\\", ü\\u0001"')
-        for name, body in (("one", text), ("two", text.replace('"status":"ok"', '"status":"oom"'))):
+        error = '"status":"oom","error":"' + "ü" * 300 + '\\n<"'
+        for name, body in (("one", text), ("two", text.replace('"status":"ok","error":null', error))):
             (self.folder / name).mkdir()
             (self.folder / name / "journal.jsonl").write_text(body, encoding="utf-8")
         self.run_program("compare", "one", "two", "--junit", "tests.xml", code=1)
-        names = [case.get("name") for case in xml.parse(self.folder / "tests.xml").getroot()]
+        names = [case.get("name") for case in xml.parse(self.folder / "tests.xml").getroot().iter("testcase")]
         self.assertTrue(all('<a> & "b", ü' in name for name in names), names)
         said = json.loads(self.run_program("compare", "one", "two", "--json", code=1).stdout)
         self.assertEqual([d["new"] for c in said["cells"] for d in c["differences"] if d["metric"] == "status"], ["oom", "oom"])
@@ -132,6 +133,10 @@ class Compare(ProgramTest):
         longest = [max(change["base_s"], change["new_s"]) for change in changes]
         self.assertEqual(longest, sorted(longest, reverse=True))
         self.assertTrue(ops["scopes"])
+        junit = xml.parse(self.folder / "tests.xml").getroot()
+        properties = {item.get("name"): item.get("value") for item in junit.iter("property")}
+        self.assertEqual(properties["environment.isa"], f"{isa[0]} -> {isa[1]}")
+        self.assertIn("launches differ", junit.find("system-out").text)
         self.assertEqual(said["environment"]["isa"], {"base": isa[0], "new": isa[1]})
         text = self.run_program("compare", base, other, "--all", code=done.returncode).stdout
         self.assertRegex(text, r"Implementations of ops: \d+ of \d+ launches differ, in 1 of 1 cells that kept them\n  \w+ ")

@@ -236,6 +236,8 @@ static void what_no_longer_runs_regressed(void **state) {
   assert_int_equal(comparison.count, 2);
   assert_int_equal(comparison.cells[0].judgement, JUDGED_WORSE);
   assert_string_equal(find(&comparison.cells[0], "status")->now_text, "oom");
+  assert_string_equal(find(&comparison.cells[0], "status")->evidence, "as planned"); /* the error */
+  assert_int_equal(comparison.cells[0].count, 1); /* nothing else of it can be compared */
   assert_int_equal(find(&comparison.cells[1], "status")->judgement, JUDGED_BETTER);
   assert_int_equal(comparison.vanished_count, 1);
   assert_string_equal(vl_record_text(comparison.vanished[0], "recipe"), "amp=bf16");
