@@ -32,6 +32,7 @@ struct Watch {
   Known *known;
   int32_t known_count;
   Account account;
+  bool copies_differ; /* copies to and from the offload tier may stand elsewhere than the account says */
   Diagnosis *result;
 };
 
@@ -158,6 +159,16 @@ static void know_program(Watch *watch) {
   if (watch->known_count > 0) qsort(watch->known, (size_t)watch->known_count, sizeof *watch->known, by_name);
 }
 
+/* The account knows a node in backward that something is made again for, not the launches of making it, by
+ * which offloading places its copies: which tensor stays, and when another leaves or comes back, may differ.
+ */
+static bool copies_may_differ(const Account *account) {
+  if (account->executable->program.offload_blocks == 0) return false;
+  for (int32_t i = 0; i < account->graph->storage_count; i++)
+    if (account->again[i].first <= account->again[i].last) return true;
+  return false;
+}
+
 /* Takes a block for one that the program keeps between steps. */
 static bool take_given(Watch *watch, const Seen *seen) {
   for (Known *known = find_known(watch, seen->name, seen->scope); known; known++) {
@@ -279,7 +290,7 @@ static int64_t last_needed(const Watch *watch, const Known *known, int64_t born,
     const Life *made_again = &account->again[i];
     if (may_be_sum(watch, account->graph->storages[i])) return ALIVE;
     last = later(&account->kept[i], born, last);
-    last = later(&account->fetched[i], born, last);
+    last = later(&account->fetched[i], watch->copies_differ ? INT32_MAX : born, last);
     last = later(&account->parts[i], born, last);
     if (born > account->last_use[i]) {
       *again = true;
@@ -346,6 +357,7 @@ void engine_watch_end(Watch **it, bool ended_well, Diagnosis *result) {
     watch->result = result;
     account_open(cell->executable, &account, &watch->account);
     know_program(watch);
+    watch->copies_differ = copies_may_differ(&watch->account);
     take_events(watch);
     vl_tracker_statistics(cell->tracker, &statistics);
     result->peak_bytes = statistics.allocated.peak_bytes;

@@ -448,7 +448,8 @@ enum { STREAM_COMPUTE = 0, STREAM_COPY };
 /* One launch, transfer or wait. */
 typedef struct Instance {
   InstanceKind kind;
-  Node *node; /* what is launched; of the others: the launch they stand beside */
+  Node
+      *node; /* what is launched; of the others: the launch they stand beside, and its micro-batch and pass */
   int32_t micro_batch;
   int32_t pass;
   int32_t inputs[VL_MAX_INPUTS]; /* buffer ids, -1: absent */

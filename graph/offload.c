@@ -301,8 +301,11 @@ static int compare_insertions(const void *a, const void *b) {
 static Instance make_instance(Offload *offload, const Insertion *insertion, const Instance *beside,
                               int32_t index) {
   Transfer *transfer = &offload->transfers[insertion->transfer];
-  Instance made = {
-      .kind = insertion->kind, .node = beside->node, .micro_batch = beside->micro_batch, .transfer = -1};
+  Instance made = {.kind = insertion->kind,
+                   .node = beside->node,
+                   .micro_batch = beside->micro_batch,
+                   .pass = beside->pass,
+                   .transfer = -1};
   memset(made.inputs, -1, sizeof made.inputs);
   memset(made.outputs, -1, sizeof made.outputs);
   made.inputs[0] = transfer->from;

@@ -309,7 +309,7 @@ static void finish(const Machine *machine) {
     const Instance *instance = &schedule->instances[at];
     bool transfer = instance->kind == INSTANCE_EVICT || instance->kind == INSTANCE_FETCH;
     if (transfer && !machine->waited[at]) fail_msg("instance %d is not waited for", at);
-    if (instance->pass == 0) continue;
+    if (instance->pass == 0 || instance->kind != INSTANCE_LAUNCH) continue;
     assert_false(instance->node->op->side_effect);
     bool read = false;
     for (int32_t k = 0; k < VL_MAX_OUTPUTS; k++) {
