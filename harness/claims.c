@@ -40,6 +40,7 @@ static bool matches_any(const json_t *record, const char *path, const YamlNode *
 static bool decides(const Claim *claim, const json_t *record) {
   const char *kind = vl_record_text(record, "kind");
   if (kind != NULL && strcmp(kind, "cell") != 0) return false;
+  if (vl_record_text(record, "injected") != NULL) return false; /* a fault was put in */
   if (!matches_any(record, "suite", claim->suites)) return false;
   for (int32_t i = 0; i < claim->cells->count; i++)
     if (!matches_any(record, claim->cells->keys[i], claim->cells->items[i])) return false;
@@ -145,6 +146,7 @@ static void check_hashes(const Claim *claim, const RecordSet *cells, Finding *fi
   snprintf(path, sizeof(path), "claims.%s", claim->id);
   for (int32_t i = 0; i < cells->count; i++) {
     const char *hash = vl_record_text(cells->records[i], path);
+    finding->build_changed = finding->build_changed || vl_record_flag(cells->records[i], "git_dirty");
     finding->region_unknown = finding->region_unknown || hash == NULL;
     finding->region_changed = finding->region_changed || (hash != NULL && strcmp(hash, claim->hash) != 0);
   }

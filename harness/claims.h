@@ -71,6 +71,7 @@ typedef struct Finding {
   bool predicted;      /* by the planner, not measured */
   bool emulated;       /* some cell stands in for hardware that is not there */
   bool region_changed; /* some cell was run under another text of this entry */
+  bool build_changed;  /* some cell was run by a build of sources that no commit has */
   bool region_unknown; /* some cell does not say under which */
   char scope[VL_SCOPE_BYTES];
   char numbers[VL_NUMBERS_BYTES]; /* those that decided it, or what is missing */

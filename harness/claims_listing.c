@@ -30,10 +30,11 @@ void vl_claim_region_text(const Claim *claim, char *text, size_t size) {
 
 void vl_claim_fixed_text(const ClaimVerdict *verdict, char *text, size_t size) {
   const Claim *claim = verdict->claim;
-  bool changed = false, unknown = false;
+  bool changed = false, unknown = false, build_changed = false;
   for (int32_t i = 0; i < verdict->finding_count; i++) {
     changed = changed || verdict->findings[i].region_changed;
     unknown = unknown || verdict->findings[i].region_unknown;
+    build_changed = build_changed || verdict->findings[i].build_changed;
   }
   if (claim->commit[0] != '\0')
     snprintf(text, size, "region fixed by commit %s", claim->commit);
@@ -42,6 +43,7 @@ void vl_claim_fixed_text(const ClaimVerdict *verdict, char *text, size_t size) {
   if (claim->uncommitted) append(text, size, ", changed since and not committed");
   if (changed) append(text, size, "; region changed after this run");
   if (unknown) append(text, size, "; some cells do not say which region they were run under");
+  if (build_changed) append(text, size, "; run by a build that no commit has");
 }
 
 static bool has_command(const Claim *claim) { return strcmp(claim->command, "none") != 0; }

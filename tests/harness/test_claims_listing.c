@@ -220,6 +220,37 @@ static void growth_cells(SyntheticSet *set) {
   }
 }
 
+static void set_all(SyntheticSet *set, const char *key, json_t *value) {
+  for (int32_t i = 0; i < set->count; i++)
+    json_object_set(set->owned[i], key, value);
+  json_decref(value);
+}
+
+/* A build that nobody can make again is said; what a fault was put into is no evidence. */
+static void what_a_cell_is_worth_is_said(void **state) {
+  (void)state;
+  ClaimFile *file = shipped();
+  SyntheticSet set = {.count = 0};
+  ClaimVerdict verdict;
+  char text[256];
+  growth_cells(&set);
+  set_all(&set, "git_dirty", json_false());
+  decide(file, "resnet-shape", &set, &verdict);
+  vl_claim_fixed_text(&verdict, text, sizeof(text));
+  assert_null(strstr(text, "no commit has"));
+  set_all(&set, "git_dirty", json_true());
+  decide(file, "resnet-shape", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_REFUTED);
+  vl_claim_fixed_text(&verdict, text, sizeof(text));
+  assert_non_null(strstr(text, "; run by a build that no commit has"));
+  set_all(&set, "injected", json_string("slowdown=0.05"));
+  decide(file, "resnet-shape", &set, &verdict);
+  assert_int_equal(verdict.verdict, VERDICT_UNDECIDED);
+  assert_int_equal(verdict.finding_count, 0);
+  synthetic_clear(&set);
+  vl_claims_destroy(&file);
+}
+
 static void changed_region_is_said(void **state) {
   (void)state;
   ClaimFile *file = shipped();
@@ -258,6 +289,7 @@ int main(void) {
       cmocka_unit_test(commands_of_claims_exist),
       cmocka_unit_test(each_region_names_the_commit_that_fixed_it),
       cmocka_unit_test(changed_region_is_said),
+      cmocka_unit_test(what_a_cell_is_worth_is_said),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
