@@ -77,7 +77,10 @@ static const struct argp compare_argp = {
         "Fewer say nothing. Two stores measured one after the other may differ by what the machine did "
         "meanwhile: as much as its processes differ is allowed for. Stores measured in turn "
         "(scripts/side-by-side) are compared round by round instead, which finds less on a shared machine, "
-        "and what moved all cells alike as well."};
+        "and what moved all cells alike as well. "
+        "Of cells that kept their ops (run --timeline) on both sides it also tells which ops run another "
+        "implementation "
+        "and where in the model time changed; that is no verdict."};
 
 static Status write_junit(const StoreComparison *comparison, const char *path) {
   FILE *out = fopen(path, "w");

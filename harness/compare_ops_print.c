@@ -123,8 +123,8 @@ static double share_of(const OpsComparison *ops, const ScopeChange *row) {
   return fabs(all) > 0.01 * ops->base_s ? (row->now_s - row->base_s) / all : NAN;
 }
 
-/* A change below which the ops do not tell where a time went. */
-static const double LEAST_CHANGE = 0.03;
+/* A change below which the ops do not tell where a time went, and the share of it that is worth a line. */
+static const double LEAST_CHANGE = 0.03, LEAST_SHARE = 0.01;
 
 static void print_where(const OpsComparison *ops, bool predicted, FILE *out) {
   bool few = ops->base_steps < 3 || ops->now_steps < 3;
@@ -140,16 +140,17 @@ static void print_where(const OpsComparison *ops, bool predicted, FILE *out) {
     fputs("      what changed is not in them\n", out);
     return;
   }
-  for (int32_t i = 0; i < ops->time_count && i < SHOWN; i++) {
+  int32_t telling = 0; /* they come by how much they changed */
+  while (telling < ops->time_count && fabs(share_of(ops, &ops->times[telling])) >= LEAST_SHARE)
+    telling++;
+  for (int32_t i = 0; i < telling && i < SHOWN; i++) {
     const ScopeChange *row = &ops->times[i];
-    double share = share_of(ops, row);
     print_place(row, out);
     print_times(row->base_s, row->now_s, out);
     if (row->base_s > 0) fprintf(out, "  %.2fx", row->now_s / row->base_s);
-    if (!isnan(share)) fprintf(out, "  %.0f %% of the change", 100 * share);
-    fputc('\n', out);
+    fprintf(out, "  %.0f %% of the change\n", 100 * share_of(ops, row));
   }
-  print_rest(ops->time_count, "      ", out);
+  print_rest(telling, "      ", out);
 }
 
 static void print_bytes(int64_t base, int64_t now, FILE *out) {
