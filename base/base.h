@@ -137,6 +137,14 @@ Status vl_parse_integer(const char *what, const char *text, int64_t low, int64_t
                         int64_t *value) VL_CHECKED;
 /* "1.234 GiB", "12.50 MiB", "512 B": binary units, label matching the divisor. */
 void vl_format_bytes(int64_t bytes, char *text, size_t size);
+
+/* ---- Text on a screen ---- */
+
+/* Columns that the first `bytes` bytes of UTF-8 text take on a terminal (all of it: SIZE_MAX): two a wide
+ * East Asian character, none a combining mark, one a byte that is not UTF-8. */
+size_t vl_display_columns(const char *text, size_t bytes);
+/* Bytes of the longest beginning of whole characters that takes at most `columns`; at most `bytes`. */
+size_t vl_display_prefix(const char *text, size_t bytes, size_t columns);
 /* value / divisor with that many decimals, rounded half up, "." under every locale; value >= 0. */
 void vl_format_quotient(int64_t value, int64_t divisor, int decimals, char *text, size_t size);
 double vl_bytes_to_gib(int64_t bytes);

@@ -191,6 +191,8 @@ void vl_store_cell_text(const json_t *record, char *text, size_t size);
  * those there are. free() the events; the record is borrowed. */
 Status vl_store_find_timeline(const Store *store, const char *prefix, TimelineEvent **events, int64_t *count,
                               const json_t **record) VL_CHECKED;
+/* Makes a directory and those above it, where they are missing. VL_ENVIRONMENT: it cannot. */
+Status vl_make_directories(const char *directory) VL_CHECKED;
 /* The directory ("" for a results.h5 on its own). */
 const char *vl_store_path(const Store *store);
 /* Writes results.h5 from journal and timelines when it is not up to date. */

@@ -115,14 +115,14 @@ enum { TITLE_COLUMNS = 84 }; /* what fits into the width of a figure in bold */
 /* A title that is too wide leaves the workload to the line below it. */
 static void write_titles(FILE *out, const FigureKind *kind, const Figure *figure, const char *subtitle) {
   char below[sizeof(figure->title) + 640];
-  bool fits = strlen(figure->title) <= TITLE_COLUMNS;
+  bool fits = vl_display_columns(figure->title, SIZE_MAX) <= TITLE_COLUMNS;
   size_t workload = strlen(figure->title) - strlen(kind->title);
   snprintf(below, sizeof(below), "%.*s%s", fits ? 0 : (int)workload, figure->title, subtitle);
   if (!fits && *subtitle == '\0') below[workload - 2] = '\0'; /* ": " */
   fprintf(out, "figure_title = ");
   vl_gnuplot_text(out, fits ? figure->title : kind->title);
   fputs("\nsubtitle = ", out);
-  fprintf(out, "\nsubtitle_lines = %d\n", vl_gnuplot_wrapped(out, below, VL_SUBTITLE_COLUMNS));
+  fprintf(out, "\nsubtitle_lines = %d\n", vl_gnuplot_balanced(out, below, VL_SUBTITLE_COLUMNS));
 }
 
 /* The gnuplot file: variables of this store first, then the style and the figure as they are in plots/. */
@@ -261,7 +261,7 @@ static Status draw_all(const PlotInput *input, const FigureKind *kinds, int32_t 
     if (figure == NULL && kinds[i].several != (input->label_count > 0)) continue;
     if (kinds[i].several != (input->label_count > 0))
       return vl_error(VL_INVALID, "figure %s is of %s", figure,
-                      kinds[i].several ? "stores under labels: give --label for each" : "one store");
+                      kinds[i].several ? "several stores: name two or more" : "one store");
     VL_TRY(draw_kind(input, &kinds[i], formats, set));
   }
   if (found) return vl_ok();
@@ -275,8 +275,7 @@ Status vl_plot_draw(const PlotInput *input, const char *directory, const char *f
                     FigureSet *set) {
   memset(set, 0, sizeof(*set));
   snprintf(set->directory, sizeof(set->directory), "%s", directory);
-  if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-    return vl_error(VL_ENVIRONMENT, "%s: %s", directory, strerror(errno));
+  VL_TRY(vl_make_directories(directory));
   FigureKind *kinds = NULL;
   int32_t count = 0;
   VL_TRY(vl_plot_kinds(&kinds, &count));

@@ -82,6 +82,9 @@ void vl_gnuplot_word(FILE *out, const char *text);
 /* The same over lines of at most `width` characters, broken at spaces; also for scripts. Returns the lines.
  */
 int32_t vl_gnuplot_wrapped(FILE *out, const char *text, size_t width);
+/* The same, in as few lines as there must be, and no single word left over: broken behind commas, colons and
+ * semicolons where that can be, else in lines of about one length. */
+int32_t vl_gnuplot_balanced(FILE *out, const char *text, size_t width);
 /* A number or NaN, as gnuplot reads it. */
 void vl_gnuplot_number(FILE *out, double value);
 

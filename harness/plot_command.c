@@ -15,7 +15,8 @@ typedef struct PlotCommand {
 } PlotCommand;
 
 static const struct argp_option options_table[] = {
-    {"label", 'l', "TEXT", 0, "what a store is called beside others, in the order of the stores", 0},
+    {"label", 'l', "TEXT", 0,
+     "what a store is called beside others, in the order of the stores; its device when not given", 0},
     {"reference", 'r', "LABEL", 0, "which label speedup divides by (the first)", 0},
     {"figure", 'F', "NAME", 0, "only this one (vramlab list)", 0},
     {"format", 'f', "FORMAT", 0, "png, svg or pdf, may be repeated; png and svg when not given", 0},
@@ -74,11 +75,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 static const struct argp plot_argp = {
     .options = options_table,
     .parser = parse_option,
-    .args_doc = "[FIGURE] [STORE]\n[FIGURE] STORE STORE... --label A --label B...",
+    .args_doc = "[FIGURE] [STORE]\n[FIGURE] STORE STORE... [--label A --label B...]",
     .doc = "Draws the figures of a store, and leaves the gnuplot files and data they were drawn from beside "
            "them. STORE is a directory, its results.h5, or latest (the default). Several stores, of several "
            "machines "
-           "or versions, each with a label, stand side by side in figures of their own."};
+           "or versions, stand side by side in figures of their own."};
 
 /* What was drawn on stdout, what was not and why on stderr. */
 static void tell(const FigureSet *set, const char *formats) {
@@ -109,8 +110,8 @@ static Status draw(const PlotCommand *command, const PlotInput *input, const cha
 
 static Status plot_several(const PlotCommand *command) {
   LabelledStores labelled;
-  Status status =
-      vl_labelled_open(command->stores, command->labels, command->store_count, command->reference, &labelled);
+  Status status = vl_labelled_open(command->stores, command->store_count, command->labels,
+                                   command->label_count, command->reference, &labelled);
   if (status.code == VL_OK)
     status = draw(command, &labelled.input, command->output != NULL ? command->output : "figures");
   vl_labelled_close(&labelled);
@@ -138,6 +139,7 @@ static Status plot_one(const PlotCommand *command) {
 int vl_command_plot(int argc, char **argv) {
   PlotCommand command = {.figure = NULL};
   vl_command_parse(&plot_argp, argc, argv, &command);
-  Status status = command.label_count > 0 ? plot_several(&command) : plot_one(&command);
+  Status status =
+      command.store_count > 1 || command.label_count > 0 ? plot_several(&command) : plot_one(&command);
   return status.code == VL_OK ? 0 : vl_command_fail(status);
 }

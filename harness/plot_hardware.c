@@ -5,7 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_GROUPS = 14, LABEL_COLUMNS = 27 };
+enum { MOST_BARS = 40, LABEL_COLUMNS = 27 };
+/* Names of the key that stand two in a row: gnuplot takes a key to be as narrow as the plot. */
+enum { KEY_NAME_COLUMNS = 22 };
+
+/* Of what is drawn, the widths in 1/800 of the figure's: of the plot (plots/compare-bars.gp), and of a
+ * character. */
+enum { PLOT_WIDTH = 536, CHARACTER_WIDTH = 8 };
 
 /* ---- Writing --------------------------------------------------------------------------------------------------------- */
 
@@ -19,35 +25,55 @@ static double place_of(const Side *side, int32_t group, int32_t label) {
   return group * (side->input->label_count + 0.8) + label;
 }
 
-/* One block of data for the bars of each label that are measured, and for those that are predicted. */
-static int32_t write_bars(const Side *side, bool predicted, FigureData *out, int32_t first, double *highest,
-                          double *lowest) {
-  int32_t series = 0;
-  for (int32_t l = 0; l < side->input->label_count; l++) {
-    int32_t bars = 0;
-    for (int32_t g = 0; g < side->count; g++) {
+/* What the bars reach from and to, with their intervals, and the longest word beside one. */
+typedef struct Reach {
+  double low, high;
+  size_t word;
+} Reach;
+
+static bool has_interval(const SideValue *value) { return isfinite(value->low) && isfinite(value->high); }
+
+static Reach reach_of(const Side *side) {
+  Reach reach = {0, 0, 0};
+  for (int32_t g = 0; g < side->count; g++)
+    for (int32_t l = 0; l < side->input->label_count; l++) {
       const SideValue *value = &side->groups[g].values[l];
-      if (!isfinite(value->value) || value->predicted != predicted) continue;
-      if (bars++ == 0 && first + series > 0) fputs("\n\n", out->data);
-      bool interval = isfinite(value->low) && isfinite(value->high);
-      fprintf(out->data, "%.9g", place_of(side, g, l));
-      write_number(out->data, value->value);
-      write_number(out->data, interval ? value->low : NAN);
-      write_number(out->data, interval ? value->high : NAN);
-      fputc('\n', out->data);
-      *highest = fmax(*highest, interval ? value->high : value->value);
-      *lowest = fmin(*lowest, value->value);
-      out->points++;
+      size_t word = strlen(value->word);
+      reach.word = word > reach.word ? word : reach.word;
+      if (!isfinite(value->value)) continue;
+      reach.high = fmax(reach.high, has_interval(value) ? value->high : value->value);
+      reach.low = fmin(reach.low, has_interval(value) ? value->low : value->value);
     }
-    if (bars == 0) continue;
-    series++;
-    fprintf(out->variables, "colours[%d] = %d\nnames[%d] = ", first + series, l + 1, first + series);
-    char name[200];
-    snprintf(name, sizeof name, "%.150s%s", side->input->labels[l], predicted ? " (predicted)" : "");
-    vl_gnuplot_text(out->variables, name);
-    fputc('\n', out->variables);
+  return reach;
+}
+
+/* A name of the key: what a label's marks are. Returns its width. */
+static size_t write_key(const PlotInput *input, int32_t label, const char *what, int32_t series,
+                        FigureData *out) {
+  char name[200];
+  snprintf(name, sizeof name, "%.150s (%s)", input->labels[label], what);
+  fprintf(out->variables, "colours[%d] = %d\nnames[%d] = ", series, label + 1, series);
+  vl_gnuplot_text(out->variables, name);
+  fputc('\n', out->variables);
+  return vl_display_columns(name, SIZE_MAX);
+}
+
+/* The bars of a label that have one provenance, as a block of data. Returns how many. */
+static int32_t write_bars(const Side *side, int32_t label, SideProvenance provenance, bool first,
+                          FigureData *out) {
+  int32_t bars = 0;
+  for (int32_t g = 0; g < side->count; g++) {
+    const SideValue *value = &side->groups[g].values[label];
+    if (!isfinite(value->value) || value->provenance != provenance) continue;
+    if (bars++ == 0 && !first) fputs("\n\n", out->data);
+    fprintf(out->data, "%.9g", place_of(side, g, label));
+    write_number(out->data, value->value);
+    write_number(out->data, has_interval(value) ? value->low : NAN);
+    write_number(out->data, has_interval(value) ? value->high : NAN);
+    fputc('\n', out->data);
+    out->points++;
   }
-  return series;
+  return bars;
 }
 
 static void write_words(const Side *side, FigureData *out) {
@@ -55,10 +81,9 @@ static void write_words(const Side *side, FigureData *out) {
   for (int32_t g = 0; g < side->count; g++)
     for (int32_t l = 0; l < side->input->label_count; l++) {
       const SideValue *value = &side->groups[g].values[l];
-      bool known = isfinite(value->value);
-      double end = known ? (isfinite(value->high) ? value->high : value->value) : 0;
+      double end = !isfinite(value->value) ? 0 : has_interval(value) ? value->high : value->value;
       fprintf(out->data, "%.9g %.9g ", place_of(side, g, l), end > 0 ? end : 0);
-      vl_gnuplot_word(out->data, value->there ? value->word : "n/a");
+      vl_gnuplot_word(out->data, value->record ? value->word : "n/a");
       fputc('\n', out->data);
     }
   fputs("\n\n", out->data);
@@ -71,152 +96,139 @@ static void write_words(const Side *side, FigureData *out) {
 
 /* The first of what is left out; a report names all. */
 static void write_left_out(const Side *side, FigureData *out) {
-  enum { MOST = 4 };
-  size_t used = 0;
+  enum { MOST = 3 };
   int32_t more = side->left_out_count - MOST;
   for (int32_t i = 0; i < side->left_out_count && i < MOST; i++) {
-    used = strlen(out->note);
-    snprintf(out->note + used, sizeof out->note - used, "%s%.56s (%.48s)",
-             used ? "; " : "Not side by side: ", side->left_out[i].name, side->left_out[i].why);
+    const SideLeftOut *entry = &side->left_out[i];
+    size_t used = strlen(out->note);
+    snprintf(out->note + used, sizeof out->note - used, "%s%.48s (%s: %.70s)",
+             used ? "; " : "Not side by side: ", entry->name, entry->differs, entry->why);
   }
-  used = strlen(out->note);
+  size_t used = strlen(out->note);
   if (more > 0)
     snprintf(out->note + used, sizeof out->note - used, "; and %d more.", more);
   else if (used > 0)
     snprintf(out->note + used, sizeof out->note - used, ".");
 }
 
-static Status write_side(Side *side, const char *what, FigureData *out) {
-  double highest = 0, lowest = 0;
+static void write_side(const Side *side, FigureData *out) {
+  int32_t series = 0, labels = side->input->label_count;
   size_t longest = 0;
-  for (int32_t l = 0; l < side->input->label_count; l++)
-    if (strlen(side->input->labels[l]) > longest) longest = strlen(side->input->labels[l]);
-  fprintf(out->variables, "array colours[%d]\narray names[%d]\n", 2 * VL_MAX_LABELS, 2 * VL_MAX_LABELS);
-  int32_t measured = write_bars(side, false, out, 0, &highest, &lowest);
-  int32_t predicted = write_bars(side, true, out, measured, &highest, &lowest);
+  fprintf(out->variables, "array colours[%d]\narray names[%d]\narray patterns[%d]\n",
+          SIDE_PROVENANCE_COUNT * VL_MAX_LABELS, SIDE_PROVENANCE_COUNT * VL_MAX_LABELS,
+          SIDE_PROVENANCE_COUNT * VL_MAX_LABELS);
+  for (int32_t l = 0; l < labels; l++) {
+    static const int patterns[] = {3, 4, 0}; /* gnuplot's: solid, hatched, an outline */
+    bool any = false;
+    for (int p = SIDE_MEASURED; p < SIDE_PROVENANCE_COUNT; p++) {
+      if (write_bars(side, l, (SideProvenance)p, series == 0, out) == 0) continue;
+      any = true;
+      size_t width = write_key(side->input, l, vl_side_provenance_name((SideProvenance)p), ++series, out);
+      longest = width > longest ? width : longest;
+      fprintf(out->variables, "patterns[%d] = %d\n", series, patterns[p]);
+    }
+    if (any || side->count == 0) continue;
+    /* A name of the key all the same: it has a place in each group. Its bar is where none is seen. */
+    fprintf(out->data, "%s-9 0 NaN NaN\n", series > 0 ? "\n\n" : "");
+    size_t width = write_key(side->input, l, "n/a", ++series, out);
+    longest = width > longest ? width : longest;
+    fprintf(out->variables, "patterns[%d] = 0\n", series);
+  }
   if (out->points > 0) write_words(side, out);
   double rows = place_of(side, side->count, 0) - 0.8;
+  Reach reach = reach_of(side);
+  /* Beside the longest bar there is room for its word. */
+  double room = fmin(0.5, (double)(CHARACTER_WIDTH * (reach.word + 2)) / PLOT_WIDTH);
+  double left = 1.08 * reach.low, right = reach.high > 0 || reach.low < 0 ? reach.high : 1;
   fprintf(out->variables,
-          "measured = %d\npredicted = %d\nrows = %.9g\nxmax = %.9g\nxmin = %.9g\nkeys = %d\nkey_columns = "
-          "%d\nbody = %.9g\n",
-          measured, predicted, rows, highest > 0 ? 1.18 * highest : 1, lowest < 0 ? 1.3 * lowest : 0,
-          measured + predicted, vl_figure_key_columns(longest + 2 * strlen(" (predicted)")), 26 * rows + 80);
-  snprintf(out->subtitle, sizeof out->subtitle, "%s", what);
+          "series = %d\nrows = %.9g\nxmax = %.9g\nxmin = %.9g\nkeys = %d\nkey_columns = %d\nbody = %.9g\n",
+          series, rows, left + (right - left) / (1 - room), left, series, longest > KEY_NAME_COLUMNS ? 1 : 2,
+          26 * rows + 80);
   write_left_out(side, out);
   if (out->points == 0 && out->note[0] == '\0')
-    snprintf(out->note, sizeof out->note, "no label has such figures.");
-  return vl_ok();
+    snprintf(out->note, sizeof out->note, "%s",
+             side->any_failed ? "no cell ran that two labels have: each is OOM or has another status."
+                              : "no label has such figures.");
 }
 
 static bool side_has_interval(const Side *side) {
   for (int32_t g = 0; g < side->count; g++)
     for (int32_t l = 0; l < side->input->label_count; l++)
-      if (isfinite(side->groups[g].values[l].low) && isfinite(side->groups[g].values[l].high)) return true;
+      if (has_interval(&side->groups[g].values[l])) return true;
   return false;
+}
+
+static void append(char *text, size_t size, const char *more) {
+  size_t used = strlen(text);
+  snprintf(text + used, size - used, "%s", more);
+}
+
+static bool compares(const Side *side, const SideGroup *group) {
+  int32_t values = 0;
+  for (int32_t l = 0; l < side->input->label_count; l++)
+    values += isfinite(group->values[l].value);
+  return values > 1;
+}
+
+static int32_t groups_of_recipe(const Side *side, int32_t group) {
+  int32_t count = 0;
+  for (int32_t g = 0; g < side->count; g++)
+    count += strcmp(side->groups[g].recipe, side->groups[group].recipe) == 0;
+  return count;
+}
+
+/* No more groups than a figure has room for: of the recipe with the most of them one goes, first those in
+ * which less than two labels have a value, then the smallest batch. */
+static void thin_out(Side *side) {
+  int32_t most = MOST_BARS / side->input->label_count;
+  while (side->count > most) {
+    int32_t gone = side->count - 1;
+    for (int32_t g = side->count - 1; g >= 0; g--) {
+      int32_t its = groups_of_recipe(side, g), of_gone = groups_of_recipe(side, gone);
+      bool same = strcmp(side->groups[g].recipe, side->groups[gone].recipe) == 0;
+      bool worse = compares(side, &side->groups[g]) <= compares(side, &side->groups[gone]);
+      if (its > of_gone || (same && its > 1 && worse)) gone = g;
+    }
+    side->count--;
+    memmove(&side->groups[gone], &side->groups[gone + 1],
+            (size_t)(side->count - gone) * sizeof *side->groups);
+  }
+}
+
+static void describe(const Side *side, const SideMetric *metric, int32_t groups, FigureData *out) {
+  bool speedup = strcmp(metric->name, "speedup") == 0;
+  char more[128];
+  if (!metric->of)
+    append(out->subtitle, sizeof out->subtitle,
+           "plan's needed memory against what was measured, same cell and device");
+  else if (speedup)
+    snprintf(out->subtitle, sizeof out->subtitle, "same recipe and global batch, over %.60s",
+             side->input->labels[side->input->reference]);
+  else
+    append(out->subtitle, sizeof out->subtitle,
+           metric->equal_batch ? "same recipe and global batch"
+           : metric->best      ? "each at its best batch"
+                               : "in the memory named, else all of it");
+  if (side_has_interval(side))
+    append(out->subtitle, sizeof out->subtitle,
+           speedup ? "; lines: from both 95 % intervals" : "; lines: 95 % interval");
+  if (groups <= side->count) return;
+  snprintf(more, sizeof more, "; %d of %d groups", side->count, groups);
+  append(out->subtitle, sizeof out->subtitle, more);
 }
 
 Status vl_select_hardware(const PlotInput *input, const Workload *workload, const char *options,
                           FigureData *out) {
-  char name[64] = "", text[400];
+  char name[64] = "";
   (void)vl_option_text(options, "metric", name, sizeof name);
   const SideMetric *metric = vl_side_metric(name);
   if (!metric) return vl_error(VL_INVALID, "hardware: no metric '%s'", name);
   Side side;
   vl_side_gather(input, workload, metric, &side);
   int32_t groups = side.count;
-  if (groups > MOST_GROUPS) side.count = MOST_GROUPS;
-  if (!metric->of)
-    snprintf(text, sizeof text,
-             "predicted needed memory against what was measured, of the same cell on the same device");
-  else
-    snprintf(text, sizeof text, "%s%s; %shatched: predicted",
-             metric->equal_batch ? "same recipe and global batch"
-             : metric->best      ? "each at its best batch"
-                                 : "in the memory named, else all of it",
-             strcmp(name, "speedup") == 0 ? ", times the reference" : "",
-             side_has_interval(&side) ? "lines: 95 % interval of the median; " : "");
-  if (groups > side.count) {
-    size_t used = strlen(text);
-    snprintf(text + used, sizeof text - used, "; the first %d of %d", side.count, groups);
-  }
-  Status status = write_side(&side, text, out);
+  thin_out(&side);
+  describe(&side, metric, groups, out);
+  write_side(&side, out);
   vl_side_clear(&side);
-  return status;
-}
-
-/* ---- What speed costs in memory ------------------------------------------------------------------------------------------ */
-
-typedef struct Point {
-  double gib, rate;
-} Point;
-
-static int by_memory(const void *a, const void *b) {
-  const Point *one = a, *other = b;
-  if (one->gib < other->gib || one->gib > other->gib) return one->gib < other->gib ? -1 : 1;
-  return (one->rate < other->rate) - (one->rate > other->rate);
-}
-
-/* Points of a label, then those that no other beats in both (its Pareto front), as blocks. */
-static int32_t write_points(const Side *side, int32_t label, bool predicted, bool first, FigureData *out,
-                            Point *most) {
-  const RecordSet *records = &side->input->records;
-  Point *points = vl_allocate((size_t)(records->count + 1) * sizeof *points);
-  int32_t count = 0;
-  for (int32_t i = 0; i < records->count; i++) {
-    const json_t *record = records->records[i];
-    if (vl_side_label(side->input, record) != label || !vl_side_is_of(side->workload, record, "cell") ||
-        vl_record_is_predicted(record) != predicted || !vl_record_has_status(record, "ok"))
-      continue;
-    double low, high;
-    Point point = {vl_record_real(record, "needed_bytes") * 0x1p-30, vl_side_throughput(record, &low, &high)};
-    if (isfinite(point.gib) && isfinite(point.rate)) points[count++] = point;
-  }
-  qsort(points, (size_t)count, sizeof *points, by_memory);
-  if (count > 0 && !first) fputs("\n\n", out->data);
-  for (int32_t i = 0; i < count; i++) {
-    fprintf(out->data, "%.9g %.9g\n", points[i].gib, points[i].rate);
-    most->gib = fmax(most->gib, points[i].gib);
-    most->rate = fmax(most->rate, points[i].rate);
-    out->points++;
-  }
-  double best = 0;
-  if (count > 0) fputs("\n\n", out->data);
-  for (int32_t i = 0; i < count; i++)
-    if (points[i].rate > best) {
-      best = points[i].rate;
-      fprintf(out->data, "%.9g %.9g\n", points[i].gib, points[i].rate);
-    }
-  free(points);
-  return count;
-}
-
-Status vl_select_tradeoff(const PlotInput *input, const Workload *workload, const char *options,
-                          FigureData *out) {
-  (void)options;
-  Side side = {.input = input, .workload = workload};
-  Point most = {0, 0};
-  int32_t series = 0;
-  size_t longest = 0;
-  fprintf(out->variables, "array colours[%d]\narray names[%d]\narray points[%d]\n", 2 * VL_MAX_LABELS,
-          2 * VL_MAX_LABELS, 2 * VL_MAX_LABELS);
-  for (int32_t l = 0; l < input->label_count; l++)
-    for (int32_t predicted = 0; predicted < 2; predicted++) {
-      if (write_points(&side, l, predicted == 1, series == 0, out, &most) == 0) continue;
-      char name[200];
-      series++;
-      snprintf(name, sizeof name, "%.150s%s", input->labels[l], predicted ? " (predicted)" : "");
-      if (strlen(name) > longest) longest = strlen(name);
-      fprintf(out->variables, "colours[%d] = %d\npoints[%d] = %d\nnames[%d] = ", series, l + 1, series,
-              predicted ? 6 : 7, series);
-      vl_gnuplot_text(out->variables, name);
-      fputc('\n', out->variables);
-    }
-  fprintf(out->variables, "series = %d\nxmax = %.9g\nymax = %.9g\nkeys = %d\nkey_columns = %d\n", series,
-          most.gib > 0 ? 1.08 * most.gib : 1, most.rate > 0 ? 1.08 * most.rate : 1, series,
-          vl_figure_key_columns(longest));
-  snprintf(out->subtitle, sizeof out->subtitle,
-           "every recipe and batch that ran; line: what no other of the same label beats in both; hollow: "
-           "predicted");
-  if (out->points == 0) snprintf(out->note, sizeof out->note, "no label has both memory and speed.");
   return vl_ok();
 }

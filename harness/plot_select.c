@@ -48,50 +48,6 @@ bool vl_option_text(const char *options, const char *key, char *text, size_t siz
   return false;
 }
 
-void vl_gnuplot_text(FILE *out, const char *text) {
-  fputc('\'', out);
-  for (; *text != '\0'; text++) {
-    if (*text == '\'') fputc('\'', out);
-    fputc(*text == '\n' ? ' ' : *text, out);
-  }
-  fputc('\'', out);
-}
-
-static char plain(char c) { return c == '"' || c == '`' ? '\'' : c == '\\' ? '/' : c == '\n' ? ' ' : c; }
-
-void vl_gnuplot_word(FILE *out, const char *text) { (void)vl_gnuplot_wrapped(out, text, SIZE_MAX); }
-
-int32_t vl_gnuplot_wrapped(FILE *out, const char *text, size_t width) {
-  size_t column = 0;
-  int32_t lines = *text != '\0';
-  fputc('"', out);
-  while (*text != '\0') {
-    size_t word = strcspn(text, " \n");
-    if (column > 0 && (text[-1] == '\n' || column + 1 + word > width)) {
-      fputs("\\n", out);
-      lines++;
-      column = 0;
-    } else if (column > 0) {
-      fputc(' ', out);
-      column++;
-    }
-    for (size_t i = 0; i < word; i++)
-      fputc(plain(text[i]), out);
-    column += word;
-    text += word;
-    text += *text != '\0';
-  }
-  fputc('"', out);
-  return lines;
-}
-
-void vl_gnuplot_number(FILE *out, double value) {
-  if (isfinite(value))
-    fprintf(out, "%.9g", value);
-  else
-    fputs("NaN", out);
-}
-
 int vl_figure_key_columns(size_t longest_name) { return longest_name > 38 ? 1 : 2; }
 
 void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *record) {

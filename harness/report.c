@@ -32,6 +32,15 @@ bool vl_terminal_color(FILE *out) { return isatty(fileno(out)) && getenv("NO_COL
 
 typedef enum ReportFormat { REPORT_TERM = 0, REPORT_MARKDOWN, REPORT_HTML } ReportFormat;
 
+/* Before anything is made, so that a place that cannot be is said once. */
+static Status make_directory_of(const char *path) {
+  char directory[4200];
+  const char *slash = strrchr(path, '/');
+  if (slash == NULL || slash == path) return vl_ok();
+  snprintf(directory, sizeof(directory), "%.*s", (int)(slash - path), path);
+  return vl_make_directories(directory);
+}
+
 /* Writes beside the file and renames: a reader never sees half a report. */
 static Status write_file(const Document *document, ReportFormat format, const char *figure_directory,
                          const char *path) {
@@ -142,7 +151,8 @@ static const struct argp_option options_table[] = {
     {"format", 'f', "FORMAT", 0, "term (the default): the first screen; html, md: the whole report", 0},
     {"output", 'o', "FILE", 0, "write there instead of report.html or report.md in the store, - for stdout",
      0},
-    {"label", 'l', "TEXT", 0, "what a store is called beside others, in the order of the stores", 0},
+    {"label", 'l', "TEXT", 0,
+     "what a store is called beside others, in the order of the stores; its device when not given", 0},
     {"reference", 'r', "LABEL", 0, "which label the others are divided by (the first)", 0},
     {"history", KEY_HISTORY, "DIR", 0,
      "all stores in a directory, as of nightly runs: a line a cell and metric, and the first night of each "
@@ -187,10 +197,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 static const struct argp report_argp = {
     .options = options_table,
     .parser = parse_option,
-    .args_doc = "[STORE]\nSTORE STORE... --label A --label B...\n--history DIR",
+    .args_doc = "[STORE]\nSTORE STORE... [--label A --label B...]\n--history DIR",
     .doc = "Reports a store of results: what each recipe needs and costs, where the memory goes, and what it "
            "says about the article's claims. STORE is a directory, its results.h5, or latest (the default). "
-           "Several stores, of several machines or versions, each with a label, are compared."};
+           "Several stores, of several machines or versions, are compared."};
 
 /* Where the report goes, and its figures beside it. */
 static Status places(const ReportCommand *command, const Store *store, char *path, char *figures,
@@ -227,6 +237,7 @@ static Status write_out(const Document *document, ReportFormat format, const cha
 static Status report_file(const ReportCommand *command, Making *making) {
   char path[4200], figures[4200];
   VL_TRY(places(command, making->store, path, figures, sizeof(path)));
+  VL_TRY(make_directory_of(path));
   VL_TRY(make(making, figures));
   return write_out(making->document, command->format, figures, path);
 }
@@ -258,6 +269,7 @@ static Status compare_file(const ReportCommand *command, const PlotInput *input)
   const char *slash = strrchr(path, '/');
   snprintf(figures, sizeof(figures), "%.*sfigures", slash != NULL ? (int)(slash - path) + 1 : 0, path);
   Making making = {.figures = NULL};
+  if (!screen) VL_TRY(make_directory_of(path));
   Status status = screen ? vl_ok() : draw_input(&making, input, figures);
   if (status.code == VL_OK) {
     making.document = vl_report_compare(input, making.figures);
@@ -272,8 +284,8 @@ static Status compare_file(const ReportCommand *command, const PlotInput *input)
 
 static Status report_compare(const ReportCommand *command) {
   LabelledStores labelled;
-  Status status =
-      vl_labelled_open(command->stores, command->labels, command->store_count, command->reference, &labelled);
+  Status status = vl_labelled_open(command->stores, command->store_count, command->labels,
+                                   command->label_count, command->reference, &labelled);
   if (status.code == VL_OK) status = compare_file(command, &labelled.input);
   vl_labelled_close(&labelled);
   return status;
@@ -324,9 +336,9 @@ int vl_command_report(int argc, char **argv) {
   vl_command_parse(&report_argp, argc, argv, &command);
   locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(c);
   int code = 0;
-  Status status = command.history != NULL   ? report_history(&command, &code)
-                  : command.label_count > 0 ? report_compare(&command)
-                                            : report(&command);
+  Status status = command.history != NULL                              ? report_history(&command, &code)
+                  : command.store_count > 1 || command.label_count > 0 ? report_compare(&command)
+                                                                       : report(&command);
   uselocale(before);
   freelocale(c);
   return status.code == VL_OK ? code : vl_command_fail(status);

@@ -40,7 +40,7 @@ static int32_t columns_of(Document *document, const PlotInput *input, const Side
 
 static const char *interval_of(Document *document, const SideValue *value) {
   if (!isfinite(value->value)) return "";
-  if (value->predicted) return "predicted";
+  if (value->provenance != SIDE_MEASURED) return vl_side_provenance_name(value->provenance);
   if (!isfinite(value->low) || !isfinite(value->high)) return "";
   return vl_document_format(document, "%.4g to %.4g", value->low, value->high);
 }
@@ -50,8 +50,8 @@ static const char *ratio_of(Document *document, const SideValue *value, const Si
   double ratio = value->value / reference->value;
   if (!(reference->value > 0) || !isfinite(ratio)) return "n/a";
   double low = value->low / reference->high, high = value->high / reference->low;
-  if (value->predicted || reference->predicted || !isfinite(low) || !isfinite(high))
-    return vl_document_format(document, "%.2f", ratio);
+  bool measured = value->provenance == SIDE_MEASURED && reference->provenance == SIDE_MEASURED;
+  if (!measured || !isfinite(low) || !isfinite(high)) return vl_document_format(document, "%.2f", ratio);
   return vl_document_format(document, "%.2f (%.2f to %.2f)", ratio, low, high);
 }
 
@@ -68,7 +68,7 @@ static void add_table(Document *document, const Side *side, const SideMetric *me
     table->rows[g][c++] = vl_document_format(document, "%s", group->name);
     for (int32_t l = 0; l < input->label_count; l++) {
       const SideValue *value = &group->values[l];
-      table->rows[g][c++] = vl_document_format(document, "%s", value->there ? value->word : "n/a");
+      table->rows[g][c++] = vl_document_format(document, "%s", value->record ? value->word : "n/a");
       table->rows[g][c++] = interval_of(document, value);
     }
     for (int32_t l = 0; ratio && l < input->label_count; l++)
@@ -95,16 +95,28 @@ static void note_left_out(LeftOutList *list, const Side *side) {
 }
 
 static void add_left_out(Document *document, LeftOutList *list) {
-  static const TableColumn columns[] = {{"cells", "", false}, {"why", "", false}};
+  static const TableColumn columns[] = {
+      {"cells", "", false}, {"differs", "", false}, {"what each has", "", false}};
   if (list->count > 0) {
     Passage *table = vl_document_add(document, PASSAGE_TABLE, false, "Not compared");
-    vl_document_table(document, table, columns, 2, list->count);
+    vl_document_table(document, table, columns, 3, list->count);
     for (int32_t i = 0; i < list->count; i++) {
       table->rows[i][0] = vl_document_format(document, "%s", list->entries[i].name);
-      table->rows[i][1] = vl_document_format(document, "%s", list->entries[i].why);
+      table->rows[i][1] = vl_document_format(document, "%s", list->entries[i].differs);
+      table->rows[i][2] = vl_document_format(document, "%s", list->entries[i].why);
     }
   }
   free(list->entries);
+}
+
+/* Once each: "cpu" is there too where "plan:cpu" is. */
+static void note_device(char *devices, size_t size, const char *device) {
+  size_t length = strlen(device), used = strlen(devices);
+  for (const char *at = strstr(devices, device); at != NULL; at = strstr(at + 1, device))
+    if ((at == devices || at[-1] == ' ') && (at[length] == '\0' || at[length] == ',') &&
+        (at == devices || at[-2] == ','))
+      return;
+  snprintf(devices + used, size - used, "%s%s", used > 0 ? ", " : "", device);
 }
 
 /* What each label stands for. */
@@ -119,9 +131,7 @@ static void add_devices(Document *document, const PlotInput *input) {
       if (vl_side_label(input, input->records.records[i]) != l) continue;
       records++;
       vl_device_text(input->records.records[i], device, sizeof device);
-      size_t used = strlen(devices);
-      if (strstr(devices, device) == NULL)
-        snprintf(devices + used, sizeof devices - used, "%s%s", used > 0 ? ", " : "", device);
+      note_device(devices, sizeof devices, device);
     }
     table->rows[l][0] = input->labels[l];
     table->rows[l][1] = vl_document_format(document, "%s", devices[0] != '\0' ? devices : "n/a");

@@ -9,8 +9,8 @@ static const char *emphasis(bool color, const char *code) { return color ? code 
 
 void vl_report_term_wrapped(FILE *out, const char *text, int indent, int column, int width) {
   while (*text != '\0') {
-    int word = (int)strcspn(text, " ");
-    if (column > indent && column + 1 + word > width) {
+    int word = (int)strcspn(text, " "), its = (int)vl_display_columns(text, (size_t)word);
+    if (column > indent && column + 1 + its > width) {
       fprintf(out, "\n%*s", indent, "");
       column = indent;
     } else if (column > indent) {
@@ -18,19 +18,19 @@ void vl_report_term_wrapped(FILE *out, const char *text, int indent, int column,
       column++;
     }
     fprintf(out, "%.*s", word, text);
-    column += word;
+    column += its;
     text += word;
     text += strspn(text, " ");
   }
   fputc('\n', out);
 }
 
-/* The next line of at most `width` characters, broken at a space; moves text on. Returns its length. */
+/* The next line of at most `width` columns, broken at a space; moves text on. Returns its bytes. */
 static int next_line(const char **text, int width, const char **line) {
   *line = *text;
   int length = (int)strlen(*text);
-  if (length > width) {
-    length = width;
+  if ((int)vl_display_columns(*text, SIZE_MAX) > width) {
+    length = (int)vl_display_prefix(*text, SIZE_MAX, (size_t)width);
     while (length > 0 && (*text)[length] != ' ')
       length--;
     if (length == 0) length = (int)strcspn(*text, " ");
@@ -44,7 +44,8 @@ static int longest_word(const char *text) {
   int longest = 0;
   while (*text != '\0') {
     int word = (int)strcspn(text, " ");
-    longest = word > longest ? word : longest;
+    int its = (int)vl_display_columns(text, (size_t)word);
+    longest = its > longest ? its : longest;
     text += word;
     text += strspn(text, " ");
   }
@@ -53,11 +54,12 @@ static int longest_word(const char *text) {
 
 static void column_widths(const Passage *passage, int *widths) {
   for (int32_t c = 0; c < passage->column_count; c++) {
-    int header = longest_word(passage->columns[c].name), unit = (int)strlen(passage->columns[c].unit);
+    int header = longest_word(passage->columns[c].name),
+        unit = (int)vl_display_columns(passage->columns[c].unit, SIZE_MAX);
     widths[c] = header > unit ? header : unit;
     if (passage->columns[c].number && widths[c] < MIN_HEADER) widths[c] = MIN_HEADER;
     for (int32_t r = 0; r < passage->row_count; r++) {
-      int cell = (int)strlen(passage->rows[r][c]);
+      int cell = (int)vl_display_columns(passage->rows[r][c], SIZE_MAX);
       if (cell > WRAP_COLUMNS && c == 0) cell = WRAP_COLUMNS;
       if (cell > widths[c]) widths[c] = cell;
     }
@@ -74,7 +76,8 @@ static void print_row(FILE *out, const Passage *passage, const int *widths, cons
     more = false;
     for (int32_t c = 0; c < passage->column_count; c++) {
       const char *line = "";
-      int length = next_line(&rest[c], widths[c], &line), pad = widths[c] > length ? widths[c] - length : 0;
+      int length = next_line(&rest[c], widths[c], &line);
+      int its = (int)vl_display_columns(line, (size_t)length), pad = widths[c] > its ? widths[c] - its : 0;
       if (passage->columns[c].number) spaces += pad;
       if (length > 0) {
         fprintf(out, "%*s%.*s", spaces, "", length, line);

@@ -23,8 +23,7 @@ static Status join(const char *directory, const char *name, char path[PATH_MAX])
   return vl_ok();
 }
 
-/* Makes a directory and those above it. */
-static Status make_directories(const char *directory) {
+Status vl_make_directories(const char *directory) {
   char path[PATH_MAX];
   if (snprintf(path, sizeof path, "%s", directory) >= (int)sizeof path)
     return vl_error(VL_INVALID, "path too long (%zu characters): %.80s...", strlen(directory), directory);
@@ -32,8 +31,14 @@ static Status make_directories(const char *directory) {
     if (slash) *slash = '\0';
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
       return vl_error(VL_ENVIRONMENT, "cannot make %.400s: %s", path, strerror(errno));
-    if (!slash) return vl_ok();
-    *slash = '/';
+    if (slash) {
+      *slash = '/';
+      continue;
+    }
+    struct stat facts;
+    if (stat(path, &facts) == 0 && !S_ISDIR(facts.st_mode))
+      return vl_error(VL_ENVIRONMENT, "%.400s is a file, not a directory", path);
+    return vl_ok();
   }
 }
 
@@ -245,7 +250,7 @@ static json_t *make_head(const char *suite, const char *command_line) {
 
 static Status create_into(Store *store, const char *directory, const char *suite, const char *command_line) {
   char journal[PATH_MAX];
-  VL_TRY(make_directories(directory));
+  VL_TRY(vl_make_directories(directory));
   if (!is_empty_directory(directory))
     return vl_error(VL_INVALID, "%s: not empty, and not a result directory to go on with", directory);
   snprintf(store->directory, sizeof store->directory, "%s", directory);
@@ -325,7 +330,7 @@ Status vl_store_append_step(Store *store, const json_t *record, const TimelineEv
   if (timeline_count > 0) {
     char path[PATH_MAX], cells[PATH_MAX];
     VL_TRY(join(store->directory, "cells", cells));
-    VL_TRY(make_directories(cells));
+    VL_TRY(vl_make_directories(cells));
     VL_TRY(timeline_path(store, key, path));
     VL_TRY(vl_timeline_write(path, timeline, timeline_count, ops, op_count));
   }

@@ -160,6 +160,23 @@ static void comma_locale_changes_nothing_i4(void **state) {
   if (!found) skip();
 }
 
+/* Text is as wide as it looks: a wide character two columns, a combining mark none, whatever the locale. */
+static void text_has_the_width_it_takes_on_a_screen(void **state) {
+  (void)state;
+  assert_int_equal(vl_display_columns("plain", SIZE_MAX), 5);
+  assert_int_equal(vl_display_columns("größer", SIZE_MAX), 6);
+  assert_int_equal(vl_display_columns("显存", SIZE_MAX), 4);
+  assert_int_equal(vl_display_columns("e\xcc\x81", SIZE_MAX), 1); /* e with a combining accent */
+  assert_int_equal(vl_display_columns("a\xff"
+                                      "b",
+                                      SIZE_MAX),
+                   3); /* not UTF-8 */
+  assert_int_equal(vl_display_columns("größer", 2), 2);
+  assert_int_equal(vl_display_prefix("显存", SIZE_MAX, 3), 3); /* one whole character */
+  assert_int_equal(vl_display_prefix("plain", SIZE_MAX, 9), 5);
+  assert_int_equal(vl_display_prefix("", SIZE_MAX, 9), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes_are_read_in_every_accepted_form),
@@ -169,6 +186,7 @@ int main(void) {
       cmocka_unit_test(bytes_are_printed_in_the_fitting_unit),
       cmocka_unit_test(seconds_are_printed_in_the_fitting_unit),
       cmocka_unit_test(comma_locale_changes_nothing_i4),
+      cmocka_unit_test(text_has_the_width_it_takes_on_a_screen),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@ with the reason, nothing drawn of nothing, and wrong labels refused; the report 
 import json
 import re
 import shutil
+import tempfile
+import unicodedata
 import unittest
 
 from program import ProgramTest, main
@@ -25,7 +27,20 @@ COMPARED = ["max-batch", "throughput-equal-batch", "throughput-best", "speedup",
 
 @unittest.skipUnless(shutil.which("gnuplot"), "no gnuplot")
 class Plot(ProgramTest):
+    made = None  # the stores, made once and copied for each test
+
     def stores(self):
+        if Plot.made is None:
+            self.make_stores()
+            Plot.made = tempfile.TemporaryDirectory()
+            self.addClassCleanup(Plot.made.cleanup)
+            for name in ("a", "b"):
+                shutil.copytree(self.folder / name, f"{Plot.made.name}/{name}")
+        else:
+            for name in ("a", "b"):
+                shutil.copytree(f"{Plot.made.name}/{name}", self.folder / name)
+
+    def make_stores(self):
         (self.folder / "small.yaml").write_text(SUITE, encoding="utf-8")
         self.run_program("run", "./small.yaml", "-q", "-o", "a")
         self.run_program("plan", "./small.yaml", "-q", "-o", "a")
@@ -106,7 +121,7 @@ class Plot(ProgramTest):
         self.assertNotIn("baseline, batch 4", table)
         missing = page[page.index("Not compared"):]
         self.assertIn("baseline, batch 4", missing)
-        self.assertIn("only H100", missing)
+        self.assertRegex(missing, r"global batch.*H100, .* 4; ü.* 2")
         turned = self.run_program("report", "a", "b", *labels, "--reference", LABELS[1], "-f", "md", "-o", "-").stdout
         self.assertIn(" 2.00", turned)
         screen = self.run_program("report", "a", "b", *labels)
@@ -116,19 +131,75 @@ class Plot(ProgramTest):
         self.assertEqual((done.stdout, done.stderr), ("both.html\n", ""))
         self.assertIn("<svg", (self.folder / "both.html").read_text(encoding="utf-8"))
 
+    def rewrite(self, name, change):
+        head, *records = self.journal(name)
+        for record in records:
+            change(record)
+        (self.folder / name / "journal.jsonl").write_text("\n".join(map(json.dumps, [head, *records])) + "\n",
+                                                          encoding="utf-8")
+
+    def test_labels_nobody_gave(self):
+        """Devices; where two are the same, the stores' names as well."""
+        self.stores()
+        page = self.run_program("report", "a", "b").stdout
+        hardware = next(record["hardware"] for record in self.journal("a")[1:] if record["hardware"])
+        self.assertRegex(" ".join(page.split()), re.escape(f"{hardware} (a)"))
+        self.assertIn(f"{hardware} (b)", page)
+        self.rewrite("b", lambda record: record.update(profile="H200"))
+        done = self.run_program("plot", "throughput-equal-batch", "a", "b", "-o", "figures", "-f", "svg")
+        self.assertEqual(done.stdout, "figures/throughput-equal-batch.svg\n")
+        script = (self.folder / "figures/throughput-equal-batch.gp").read_text(encoding="utf-8")
+        self.assertIn("'H200 (measured)'", script)
+        self.assertIn(f"'{hardware} (measured)'", script)
+        (self.folder / "c").mkdir()
+        shutil.copytree(self.folder / "a", self.folder / "c/a")
+        page = self.run_program("report", "a", "c/a").stdout  # the stores' names are the same too
+        self.assertIn(f"{hardware} (c/a)", page)
+
+    def test_missing_directories_are_made(self):
+        self.stores()
+        labels = [word for label in LABELS for word in ("--label", label)]
+        done = self.run_program("plot", "speedup", "a", "b", *labels, "-o", "new/one/two", "-f", "png")
+        self.assertEqual((done.stdout, done.stderr), ("new/one/two/speedup.png\n", ""))
+        self.assertTrue((self.folder / "new/one/two/speedup.png").exists())
+        done = self.run_program("report", "a", "b", *labels, "-f", "html", "-o", "other/place/both.html")
+        self.assertEqual((done.stdout, done.stderr), ("other/place/both.html\n", ""))
+        (self.folder / "file").write_text("", encoding="utf-8")
+        for command in (["plot", "-o", "file/figures"], ["report", "-f", "html", "-o", "file/both.html"]):
+            done = self.run_program(*command, "a", "b", *labels, code=3)
+            self.assertEqual((done.stdout, len(done.stderr.splitlines())), ("", 1), done.stderr)
+            self.assertIn("file", done.stderr)
+
+    def test_tables_are_as_wide_as_they_look(self):
+        """A wide character takes two columns, an umlaut one: columns stay in line."""
+        self.stores()
+        for label in ("größer", "显存显存"):
+            page = self.run_program("report", "a", "b", "--label", label, "--label", "plain").stdout
+            table = page[page.index("What is compared"):].split("\n\n")[0].splitlines()[1:]
+            places = set()
+            for line, word in zip([table[0], *table[2:]], ["device", *["cpu"] * 2]):
+                columns = 0
+                for character in line[:line.index(word)]:
+                    columns += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+                places.add(columns)
+            self.assertEqual(len(places), 1, page)
+
     def test_usage(self):
         self.stores()
-        for arguments, says in [(["a", "b"], "--label"), (["a", "b", "--label", "x"], "2 stores"),
+        for arguments, says in [(["a", "b", "--label", "x"], "1 label for 2 stores"),
+                                (["a", "b", *["--label", "x", "--label", "y", "--label", "z"]], "3 labels for 2 stores"),
+                                (["a", "b", "--label", "x", "--label", ""], "empty"),
                                 (["a", "b", "--label", "x", "--label", "x"], "twice"),
-                                (["a", "--label", "x", "--label", "y"], "2 labels"),
+                                (["a", "--label", "x", "--label", "y"], "2 labels for 1 store"),
                                 (["a", "b", "--label", "x", "--label", "y", "--reference", "z"], "--reference"),
                                 (["needed", "a", "b", "--label", "x", "--label", "y"], "one store"),
-                                (["speedup", "a"], "--label"), (["nonsense", "a"], "")]:
+                                (["speedup", "a"], "several stores"), (["nonsense", "a"], "")]:
             self.refuses("plot", *arguments, says=says)
         for command in ("plot", "report"):
             self.refuses(command, "a", "a/", "--label", "x", "--label", "y", says="the same store")
-            self.refuses(command, "a", "b", says="--label")
+            self.refuses(command, "a", "b", "--label", "x", says="1 label for 2 stores")
             self.refuses(command, "a", "b", "--label", "x", "--label", "x", says="twice")
+            self.refuses(command, "a", "b", "--reference", "z", says="(b)")  # the labels there are
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ json_t *synthetic_record(const Synthetic *cell) {
   result->step_count = computed ? 7 : 0;
   result->losses = losses;
   result->loss_count = computed ? 8 : 0;
+  result->energy_mj = cell->energy_mj > 0 ? cell->energy_mj : -1;
   result->build_s = result->tracker_share = result->accuracy = NAN;
   result->oom_request_bytes = (int64_t)98 << 20;
   result->oom_largest_free_bytes = (int64_t)20 << 20;

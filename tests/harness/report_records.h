@@ -15,6 +15,7 @@ typedef struct Synthetic {
   double samples_per_s;
   double loss_shift;
   int64_t capacity_bytes; /* 0: none */
+  int64_t energy_mj;      /* 0: not read */
   const char *status;     /* NULL: ok */
   const char *oom_segment, *error;
 } Synthetic;

@@ -10,4 +10,5 @@ vramlab_test(harness_claims_checkpoint SOURCES test_claims_checkpoint.c report_r
 vramlab_test(harness_claims_diagnose SOURCES test_claims_diagnose.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_factorial SOURCES test_factorial.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_plot SOURCES test_plot.c report_records.c LIBRARIES harness LABELS unit)
+vramlab_test(harness_side_by_side SOURCES test_side_by_side.c report_records.c LIBRARIES harness LABELS unit)
 vramlab_test(harness_report SOURCES test_report.c report_records.c LIBRARIES harness LABELS unit)
