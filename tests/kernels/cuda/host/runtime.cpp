@@ -11,6 +11,7 @@
  *   fail=N         the N-th allocation of the process is refused
  *   library=BYTES  taken with the first stream and held, as libraries do for themselves
  *   pools=1        0: no stream-ordered pools
+ *   mig=0          1: it is an instance of a card, which its name tells
  *   captures=1     0: whatever is captured is invalidated */
 #include "runtime.h"
 
@@ -73,7 +74,7 @@ struct Allocation {
 };
 
 struct Card {
-  long driver = CUDART_VERSION, cards = 1, sm = 90, fail = 0, pools = 1, captures = 1;
+  long driver = CUDART_VERSION, cards = 1, sm = 90, fail = 0, pools = 1, captures = 1, mig = 0;
   size_t memory = size_t{8} << 30, library = 0;
   size_t used = context_bytes;
   long allocations = 0;
@@ -118,6 +119,8 @@ void read_card() {
       card.library = (size_t)value;
     else if (name == "captures")
       card.captures = (long)value;
+    else if (name == "mig")
+      card.mig = (long)value;
     else if (name == "pools")
       card.pools = (long)value;
     else if (!name.empty()) {
@@ -269,7 +272,8 @@ cudaError_t cudaGetDevice(int *device) {
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
   (void)device;
   memset(properties, 0, sizeof *properties);
-  snprintf(properties->name, sizeof properties->name, "host machine, not a GPU");
+  const cudaError_t error = usable();
+  snprintf(properties->name, sizeof properties->name, "host machine, not a GPU%s", card.mig ? " MIG 1g.10gb" : "");
   properties->major = (int)(card.sm / 10);
   properties->minor = (int)(card.sm % 10);
   properties->multiProcessorCount = 4;
@@ -278,7 +282,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   properties->sharedMemPerBlockOptin = (size_t)(card.sm >= 90 ? 227 : card.sm >= 80 ? 99 : 64) * 1024;
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = 1024;
-  return result(usable());
+  return result(error);
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
   (void)device;

@@ -46,6 +46,16 @@ static void readings_have_holes(void **state) {
   vl_device_close(&device);
 }
 
+/* CUDA's name of an instance ends with its kind. */
+static void an_instance_has_a_profile(void **state) {
+  (void)state;
+  Device *device = open_card();
+  DeviceDescription description;
+  device->interface->describe(device, &description);
+  assert_string_equal(description.mig_profile, "1g.10gb");
+  vl_device_close(&device);
+}
+
 /* F1: 1000 MiB, of which a large batch needs three times 400 and a small one three times 200. */
 static Status attempt(Heap *heap, int64_t bytes, Block **blocks) {
   Status status = vl_ok();
@@ -242,6 +252,7 @@ static void no_driver_is_named(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest readings[] = {cmocka_unit_test(readings_have_holes)};
+  const struct CMUnitTest instance[] = {cmocka_unit_test(an_instance_has_a_profile)};
   const struct CMUnitTest memory[] = {cmocka_unit_test(retries_start_from_where_they_were)};
   const struct CMUnitTest pools[] = {cmocka_unit_test(pools_are_counted_and_ordered),
                                      cmocka_unit_test(collected_launches_come_before_the_free)};
@@ -250,6 +261,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest driver[] = {cmocka_unit_test(no_driver_is_named)};
   const char *what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "readings") == 0) return cmocka_run_group_tests(readings, NULL, NULL);
+  if (strcmp(what, "instance") == 0) return cmocka_run_group_tests(instance, NULL, NULL);
   if (strcmp(what, "memory") == 0) return cmocka_run_group_tests(memory, NULL, NULL);
   if (strcmp(what, "pools") == 0) return cmocka_run_group_tests(pools, NULL, NULL);
   if (strcmp(what, "no-pools") == 0) return cmocka_run_group_tests(no_pools, NULL, NULL);
