@@ -2,9 +2,11 @@
 # PkgConfig::hwloc, PkgConfig::crypto, PkgConfig::cmocka, OpenMP::OpenMP_C; where it is, nifti::nifti.
 
 # After what the caller names: an active conda environment, and what scripts/setup fetched.
+# What is installed looks there too: CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out what lies in the checkout.
 foreach(prefix IN ITEMS "$ENV{CONDA_PREFIX}" "${PROJECT_SOURCE_DIR}/.deps" "${PROJECT_SOURCE_DIR}/.deps/usr")
   if(prefix AND EXISTS "${prefix}")
     list(APPEND CMAKE_PREFIX_PATH "${prefix}")
+    list(APPEND CMAKE_INSTALL_RPATH "${prefix}/lib")
   endif()
 endforeach()
 # Libraries unpacked there need each other: RPATH, unlike RUNPATH, is also searched for those. Their pkg-config
@@ -13,6 +15,7 @@ if(EXISTS "${PROJECT_SOURCE_DIR}/.deps/usr/lib")
   set(unpacked "${PROJECT_SOURCE_DIR}/.deps/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}")
   include_directories(SYSTEM "${PROJECT_SOURCE_DIR}/.deps/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}")
   list(APPEND CMAKE_BUILD_RPATH "${unpacked}")
+  list(APPEND CMAKE_INSTALL_RPATH "${unpacked}")
   add_link_options("LINKER:--disable-new-dtags" "LINKER:-rpath-link,${unpacked}")
 endif()
 

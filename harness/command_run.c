@@ -3,6 +3,7 @@
 #include "harness/ctest_print.h"
 #include "harness/options.h"
 #include "harness/progress.h"
+#include "harness/report.h"
 #include "harness/suite_run.h"
 #include "harness/suite_select.h"
 
@@ -411,12 +412,15 @@ static Status finish_suite(const RunCommand *command, const Suite *suite, Store 
   return status;
 }
 
-/* One cell's record instead of the suite's account. */
+/* One cell's record instead of the suite's account. Figures of a store with other cells are not the cell's. */
 static int print_test(const Suite *suite, const Store *store) {
   char key[17];
   vl_cell_key(&suite->cells[0], key);
   const json_t *record = vl_store_find(store, key);
-  return record ? vl_ctest_print(record, vl_store_path(store)) : 1;
+  RecordSet all = vl_store_records(store);
+  const char *figures_of = all.count == 1 ? vl_store_path(store) : NULL;
+  free(all.records);
+  return record ? vl_ctest_print(record, figures_of) : 1;
 }
 
 static Status run_cells(const RunCommand *command, const Suite *suite, int *exit_code) {
