@@ -412,7 +412,8 @@ static Status finish_suite(const RunCommand *command, const Suite *suite, Store 
   return status;
 }
 
-/* One cell's record instead of the suite's account. Figures of a store with other cells are not the cell's. */
+/* One cell's record instead of the suite's account. Figures of a store with other cells are not the cell's.
+ */
 static int print_test(const Suite *suite, const Store *store) {
   char key[17];
   vl_cell_key(&suite->cells[0], key);
