@@ -76,6 +76,12 @@ static int32_t write_bars(const Side *side, int32_t label, SideProvenance proven
   return bars;
 }
 
+/* No bar tells of it where it is from. */
+static bool failed_on_paper(const SideValue *value) {
+  return value->record && !isfinite(value->value) && value->provenance != SIDE_MEASURED &&
+         strcmp(value->word, "n/a") != 0;
+}
+
 static void write_words(const Side *side, FigureData *out) {
   fputs("\n\n", out->data);
   for (int32_t g = 0; g < side->count; g++)
@@ -83,7 +89,11 @@ static void write_words(const Side *side, FigureData *out) {
       const SideValue *value = &side->groups[g].values[l];
       double end = !isfinite(value->value) ? 0 : has_interval(value) ? value->high : value->value;
       fprintf(out->data, "%.9g %.9g ", place_of(side, g, l), end > 0 ? end : 0);
-      vl_gnuplot_word(out->data, value->record ? value->word : "n/a");
+      char word[VL_SIDE_WORD_BYTES + 16];
+      snprintf(word, sizeof word, "%s", value->record ? value->word : "n/a");
+      if (failed_on_paper(value))
+        snprintf(word, sizeof word, "%s (%s)", value->word, vl_side_provenance_name(value->provenance));
+      vl_gnuplot_word(out->data, word);
       fputc('\n', out->data);
     }
   fputs("\n\n", out->data);

@@ -20,15 +20,32 @@ static const struct {
     {"prediction-error", "Predicted needed memory, off what was measured", false},
 };
 
-/* Of each label the value, and its interval or where it is from; of all but the reference the ratio to that.
- */
-static int32_t columns_of(Document *document, const PlotInput *input, const SideMetric *metric, bool ratio,
+static const char *interval_of(Document *document, const SideValue *value) {
+  if (!value->record || strcmp(value->word, "n/a") == 0) return "";
+  if (value->provenance != SIDE_MEASURED) return vl_side_provenance_name(value->provenance);
+  if (!isfinite(value->low) || !isfinite(value->high)) return "";
+  return vl_document_format(document, "%.4g to %.4g", value->low, value->high);
+}
+
+static bool has_intervals(const Side *side, int32_t label) {
+  for (int32_t g = 0; g < side->count; g++) {
+    const SideValue *value = &side->groups[g].values[label];
+    bool interval = isfinite(value->low) && isfinite(value->high);
+    if (interval || (value->record && value->provenance != SIDE_MEASURED)) return true;
+  }
+  return false;
+}
+
+/* Of each label the value, and where one is known its interval or where it is from; of all but the reference
+ * the ratio to that. */
+static int32_t columns_of(Document *document, const Side *side, const SideMetric *metric, bool ratio,
                           TableColumn *columns) {
+  const PlotInput *input = side->input;
   int32_t count = 0;
   columns[count++] = (TableColumn){"recipe", "", false};
   for (int32_t l = 0; l < input->label_count; l++) {
     columns[count++] = (TableColumn){input->labels[l], metric->unit, true};
-    columns[count++] = (TableColumn){"interval", "", false};
+    if (has_intervals(side, l)) columns[count++] = (TableColumn){"interval", "", false};
   }
   for (int32_t l = 0; ratio && l < input->label_count; l++)
     if (l != input->reference)
@@ -36,13 +53,6 @@ static int32_t columns_of(Document *document, const PlotInput *input, const Side
           vl_document_format(document, "%s over %s", input->labels[l], input->labels[input->reference]), "x",
           true};
   return count;
-}
-
-static const char *interval_of(Document *document, const SideValue *value) {
-  if (!isfinite(value->value)) return "";
-  if (value->provenance != SIDE_MEASURED) return vl_side_provenance_name(value->provenance);
-  if (!isfinite(value->low) || !isfinite(value->high)) return "";
-  return vl_document_format(document, "%.4g to %.4g", value->low, value->high);
 }
 
 /* The quotient, with the least and the most that both intervals allow. */
@@ -59,7 +69,7 @@ static void add_table(Document *document, const Side *side, const SideMetric *me
                       bool ratio) {
   const PlotInput *input = side->input;
   TableColumn columns[1 + 3 * VL_MAX_LABELS];
-  int32_t count = columns_of(document, input, metric, ratio, columns);
+  int32_t count = columns_of(document, side, metric, ratio, columns);
   Passage *table = vl_document_add(document, PASSAGE_TABLE, true, caption);
   vl_document_table(document, table, columns, count, side->count);
   for (int32_t g = 0; g < side->count; g++) {
@@ -69,7 +79,7 @@ static void add_table(Document *document, const Side *side, const SideMetric *me
     for (int32_t l = 0; l < input->label_count; l++) {
       const SideValue *value = &group->values[l];
       table->rows[g][c++] = vl_document_format(document, "%s", value->record ? value->word : "n/a");
-      table->rows[g][c++] = interval_of(document, value);
+      if (has_intervals(side, l)) table->rows[g][c++] = interval_of(document, value);
     }
     for (int32_t l = 0; ratio && l < input->label_count; l++)
       if (l != input->reference)
@@ -121,7 +131,7 @@ static void note_device(char *devices, size_t size, const char *device) {
 
 /* What each label stands for. */
 static void add_devices(Document *document, const PlotInput *input) {
-  static const TableColumn columns[] = {{"label", "", false}, {"device", "", false}, {"records", "1", true}};
+  static const TableColumn columns[] = {{"label", "", false}, {"device", "", false}, {"records", "", true}};
   Passage *table = vl_document_add(document, PASSAGE_TABLE, true, "What is compared");
   vl_document_table(document, table, columns, 3, input->label_count);
   for (int32_t l = 0; l < input->label_count; l++) {

@@ -94,14 +94,16 @@ static void print_row(FILE *out, const Passage *passage, const int *widths, cons
 static void print_table(FILE *out, const Passage *passage, bool color) {
   int widths[MAX_COLUMNS];
   const char *names[MAX_COLUMNS], *units[MAX_COLUMNS];
+  bool any_unit = false;
   column_widths(passage, widths);
   for (int32_t c = 0; c < passage->column_count; c++) {
     names[c] = passage->columns[c].name;
     units[c] = passage->columns[c].unit;
+    any_unit = any_unit || units[c][0] != '\0';
   }
   fprintf(out, "%s%s%s\n", emphasis(color, "\033[1m"), passage->text, emphasis(color, "\033[0m"));
   print_row(out, passage, widths, names);
-  print_row(out, passage, widths, units);
+  if (any_unit) print_row(out, passage, widths, units);
   for (int32_t r = 0; r < passage->row_count; r++)
     print_row(out, passage, widths, passage->rows[r]);
 }

@@ -292,8 +292,43 @@ static void divide_by_reference(Side *side) {
   side->count = kept;
 }
 
+/* "V100: resnet50 training; cpu: none": what other labels ran of the case, where one alone has the workload.
+ */
+static void explain_workload(Side *side, int32_t only) {
+  const RecordSet *records = &side->input->records;
+  char name[128], text[96], why[240];
+  vl_workload_text(side->workload, text, sizeof text);
+  snprintf(name, sizeof name, "all of %.100s", text);
+  snprintf(why, sizeof why, "%.40s: %.80s", side->input->labels[only], text);
+  for (int32_t l = 0; l < side->input->label_count; l++) {
+    char more[160];
+    snprintf(text, sizeof text, "none of the case");
+    for (int32_t i = records->count - 1; i >= 0; i--) {
+      Workload its = vl_record_workload(records->records[i]);
+      if (vl_side_label(side->input, records->records[i]) == l &&
+          same_text(its.case_name, side->workload->case_name))
+        vl_workload_text(&its, text, sizeof text);
+    }
+    snprintf(more, sizeof more, "; %.40s: %.80s", side->input->labels[l], text);
+    if (l != only) append(why, sizeof why, more);
+  }
+  vl_side_leave_out(side, name, "workload", why);
+}
+
+/* The one label that all cells have; -1: there are none, or they have several. */
+static int32_t only_label(const Side *side) {
+  for (int32_t i = 1; i < side->cell_count; i++)
+    if (side->cells[i].label != side->cells[0].label) return -1;
+  return side->cell_count > 0 ? side->cells[0].label : -1;
+}
+
 void vl_side_gather(const PlotInput *input, const Workload *workload, const SideMetric *metric, Side *side) {
   vl_side_collect(input, workload, metric->kind, side);
+  int32_t only = only_label(side);
+  if (metric->of && input->label_count > 1 && only >= 0) {
+    explain_workload(side, only);
+    return;
+  }
   if (metric->of)
     gather(side, metric);
   else
