@@ -34,8 +34,9 @@ set linetype cycle 12
 set border 3 linecolor rgb "#707070"
 set tics nomirror out textcolor rgb "#303030"
 set grid ytics linetype 1 linecolor rgb "#e2e2e2" linewidth 1 dashtype 1
+# Plain in SVG, where ":Bold" would be taken for a part of the family's name, and the title set in another font.
 set label 99 figure_title at screen 0.015, screen 1 - 22.0 / height left textcolor rgb "#101010" noenhanced \
-  font (term eq "svg" ? "sans-serif:Bold,14" : term eq "pngcairo" ? "sans:Bold,21" : "sans:Bold,8.5")
+  font (term eq "svg" ? "sans-serif,15" : term eq "pngcairo" ? "sans:Bold,21" : "sans:Bold,8.5")
 set label 98 subtitle at screen 0.015, screen 1 - 44.0 / height left textcolor rgb "#606060" noenhanced
 set tmargin at screen 1 - head / height
 # Rows of the key are 20 high in every terminal.
