@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,16 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(done.stdout, "", arguments)
         for part in [says] if isinstance(says, str) else says:
             self.assertIn(part, done.stderr, arguments)
+
+    def comma_locale(self):
+        """What makes numbers have decimal commas, in a locale compiled for the test; skips where none can be."""
+        if not shutil.which("localedef"):
+            self.skipTest("no localedef")
+        done = subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", str(self.folder / "de_DE.UTF-8")],
+                              capture_output=True, check=False)
+        if not (self.folder / "de_DE.UTF-8").exists():
+            self.skipTest(f"localedef makes no de_DE: {done.stderr.decode()}")
+        return {"LOCPATH": str(self.folder), "LC_ALL": "de_DE.UTF-8", "LC_NUMERIC": "C"}
 
     def suite(self, text):
         path = self.folder / "suite.yaml"

@@ -101,11 +101,27 @@ class Cells(ProgramTest):
     def test_numbers_are_the_same_in_a_comma_locale_i4(self):
         arguments = ["plan", *SMALL, "--lr", "1234.5", "--json"]
         plain = strict_json(self.run_program(*arguments, LC_ALL="C").stdout)
-        comma = strict_json(self.run_program(*arguments, LC_ALL="de_DE.UTF-8", LC_NUMERIC="C").stdout)
+        locale = self.comma_locale()
+        comma = strict_json(self.run_program(*arguments, **locale).stdout)
         self.assertEqual(comma["learning_rate"], 1234.5)
         for changing in ("created_utc", "build_s"):
             plain.pop(changing), comma.pop(changing)
         self.assertEqual(plain, comma)
+        suite = self.suite("name: s\ndefaults: {case: resnet50, device: plan}\n"
+                           "axes: {batch: [1, 2, 4], recipe: [baseline, amp=bf16]}\n")
+        self.run_program("run", suite, "-o", "store", "-q", **locale)
+        for command in (["report", "store"], ["report", "store", "-f", "md", "-o", "-"], ["claims", "store"],
+                        ["claims", "store", "--format", "json"], ["compare", "store", "store", "--json"],
+                        ["export", "store", "-f", "csv"], ["max-batch", *SMALL[:2], "--capacity", "1GiB", "--device", "plan"],
+                        ["fit", *SMALL, "--device", "plan", "--capacity", "1.5GiB", "--json"]):
+            plain = self.run_program(*command, LC_ALL="C").stdout
+            self.assertEqual(self.run_program(*command, **locale).stdout, plain, command)
+        for name, environment in (("plain", {"LC_ALL": "C"}), ("comma", locale)):
+            self.run_program("plot", "store", "-o", name, **environment)
+        figures = sorted((self.folder / "plain").glob("*.dat"))
+        self.assertTrue(figures)
+        for figure in figures:
+            self.assertEqual((self.folder / "comma" / figure.name).read_bytes(), figure.read_bytes(), figure.name)
 
     def test_stored_with_o_and_kept_with_the_others(self):
         for batch in ("2", "4", "2"):
