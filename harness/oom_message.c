@@ -27,15 +27,11 @@ const char *vl_oom_wording_name(OomWording wording) {
 }
 
 const char *vl_oom_looked_for(void) {
-  return "\"CUDA out of memory. Tried to allocate\" (also HIP and XPU), \"MPS backend out of memory\", "
-         "\"DefaultCPUAllocator: can't allocate memory\", \"CUDA error: out of memory\", \"cuda runtime "
-         "error "
-         "(2)\", \"Cuda failure 'out of memory'\", \"Allocation on device 0 would exceed allowed memory\", "
-         "CUDA_ERROR_OUT_OF_MEMORY, cudaErrorMemoryAllocation, CUDNN_STATUS_ALLOC_FAILED and its "
-         "like, "
-         "\"RESOURCE_EXHAUSTED: Out of memory\", \"OOM when allocating tensor\", \"ran out of memory trying "
-         "to "
-         "allocate\"";
+  return "\"CUDA out of memory\" (HIP, XPU), \"MPS backend out of memory\", \"DefaultCPUAllocator: can't "
+         "allocate memory\", \"CUDA error: out of memory\", \"Allocation on device 0 would exceed allowed "
+         "memory\", \"Cuda failure 'out of memory'\", CUDA_ERROR_OUT_OF_MEMORY, CUDNN_STATUS_ALLOC_FAILED "
+         "and "
+         "its like, \"RESOURCE_EXHAUSTED: Out of memory\", \"OOM when allocating tensor\"";
 }
 
 static const OomFigure absent = {.bytes = -1};

@@ -69,6 +69,7 @@ class Explain(ProgramTest):
         done = self.explain("all went well\n", code=2)
         self.assertEqual(done.stdout, "")
         self.assertIn("no out-of-memory message in standard input; looked for", done.stderr)
+        self.assertTrue(done.stderr.endswith('"OOM when allocating tensor"\n'), "said to its end: " + done.stderr)
         self.refuses("explain", "nowhere.log", says="nowhere.log: No such file")
         self.refuses("explain", ".", says="Is a directory")
         self.refuses("explain", "a", "b", says="one text at a time")
