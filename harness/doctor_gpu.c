@@ -14,10 +14,11 @@ static json_t *flag_or_null(int32_t flag) { return flag < 0 ? json_null() : json
 static void look_at_driver(json_t *findings, const GpuFacts *gpu) {
   char text[320], memory[32] = "unknown";
   if (!gpu->driver_library) {
-    vl_finding_add(
-        findings, "GPU", FINDING_MISSING, "no libcuda.so.1: no NVIDIA driver on this machine",
-        "install the NVIDIA driver; device plan predicts for cards without one (vramlab list profiles)",
-        NULL);
+    vl_finding_add(findings, "GPU", FINDING_MISSING, "no libcuda.so.1: no NVIDIA driver on this machine",
+                   "where there is a card: apt-get install nvidia-open, from NVIDIA's repository; device "
+                   "plan predicts for cards "
+                   "that are not here (vramlab list profiles)",
+                   NULL);
     return;
   }
   int major = gpu->cuda_version / 1000, minor = gpu->cuda_version % 1000 / 10;
@@ -68,7 +69,9 @@ static void look_at_cuda_device(json_t *findings, const GpuFacts *gpu) {
   Status status = vl_device_open("cuda", &options, &device);
   if (status.code != VL_OK) {
     vl_finding_add(findings, "device cuda", FINDING_MISSING, status.message,
-                   gpu->count > 0 ? "build with CUDA 13 and cuDNN 9: cmake --preset cuda" : "needs a GPU",
+                   gpu->count > 0
+                       ? "scripts/build cuda, with CUDA 13 and cuDNN 9"
+                       : "a machine with an NVIDIA card, and scripts/build cuda there (docs/gpu.md)",
                    NULL);
     return;
   }

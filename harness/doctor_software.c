@@ -53,38 +53,52 @@ static void look_at_cpu_device(json_t *findings) {
   vl_device_close(&device);
 }
 
-/* A program that tells its version; what it serves and how to install it when it is not there. */
+/* A program that tells its version; what it serves and how to install it when it is not there; what to do
+ * when it is and does not run, NULL for nothing known. */
 typedef struct Tool {
   const char *name, *command, *option;
   FindingState without;
-  const char *serves, *remedy;
+  const char *serves, *remedy, *silent;
 } Tool;
+
+/* Something is there that does not tell its version, as Slurm's commands without the cluster's configuration.
+ */
+static void found_silent(json_t *findings, const Tool *tool, int exit_code, const char *err) {
+  char text[512];
+  snprintf(text, sizeof text, "%s is here, but %s %s ended with code %d: %.300s", tool->command,
+           tool->command, tool->option, exit_code, *err ? err : "it said nothing");
+  text[strcspn(text, "\n")] = '\0';
+  vl_finding_add(findings, tool->name, FINDING_ATTENTION, text, tool->silent, NULL);
+}
 
 static void look_at_tool(json_t *findings, const Tool *tool) {
   const char *const arguments[] = {tool->command, tool->option, NULL};
-  char out[512] = "";
+  char out[512] = "", err[512] = "";
   int exit_code;
-  Status status = vl_process_run(arguments, NULL, out, sizeof out, NULL, 0, &exit_code);
+  Status status = vl_process_run(arguments, NULL, out, sizeof out, err, sizeof err, &exit_code);
   const char *line = strstr(out, "release ") ? strstr(out, "release ") : out; /* nvcc's fourth line */
   out[(size_t)(line - out) + strcspn(line, "\n")] = '\0';
-  if (status.code == VL_OK && exit_code == 0)
-    found_version(findings, tool->name, line);
-  else
+  if (status.code != VL_OK)
     vl_finding_add(findings, tool->name, tool->without, tool->serves, tool->remedy, NULL);
+  else if (exit_code != 0)
+    found_silent(findings, tool, exit_code, err);
+  else
+    found_version(findings, tool->name, line);
 }
 
 void vl_doctor_software(json_t *findings) {
   static const Tool tools[] = {
       {"gnuplot", "gnuplot", "--version", FINDING_MISSING, "figures cannot be drawn",
-       "apt-get install gnuplot-nox, or scripts/setup"},
+       "apt-get install gnuplot-nox, or scripts/setup", NULL},
       {"git", "git", "--version", FINDING_ABSENT, "builds made without it do not know their commit",
-       "apt-get install git"},
+       "apt-get install git", NULL},
       {"nvcc", "nvcc", "--version", FINDING_ABSENT, "device cuda cannot be built here",
-       "install the CUDA toolkit 13 and cuDNN 9 (docs/gpu.md)"},
+       "apt-get install cuda-toolkit-13-0 cudnn9-cuda-13, from NVIDIA's repository (docs/gpu.md)", NULL},
       {"MPI", "mpirun", "--version", FINDING_ABSENT, "nothing here uses it yet",
-       "apt-get install openmpi-bin"},
+       "apt-get install openmpi-bin", NULL},
       {"Slurm", "sinfo", "--version", FINDING_ABSENT, "scripts/slurm has nothing to submit to",
-       "apt-get install slurm-client, where a cluster runs it"},
+       "apt-get install slurm-client, where a cluster runs it",
+       "copy the cluster's slurm.conf to /etc/slurm, or name it in SLURM_CONF"},
   };
   look_at_libraries(findings);
   look_at_cpu_device(findings);

@@ -24,11 +24,11 @@ cells:
 
 
 class Nightly(ProgramTest):
-    def night(self, name, *more, code=0, tests="^base_(units|dtype)$"):
+    def night(self, name, *more, code=0, tests="^base_(units|dtype)$", **environment):
         done = subprocess.run(
             [sys.executable, str(ROOT / "scripts/nightly"), "--no-update", "--no-build", "--build", str(BIN.parent), "--tests",
              tests, "-d", "nights", "--baselines", "kept", "--night", name, "--suites", "./small.yaml", *more], cwd=self.folder,
-            capture_output=True, text=True, timeout=200, check=False, env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder)})
+            capture_output=True, text=True, timeout=200, check=False, env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder), **environment})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         lines = done.stdout.splitlines()
         self.assertLessEqual(len(lines), 15)
@@ -83,6 +83,13 @@ class Nightly(ProgramTest):
         (self.folder / "nights/2026-01-02/facts.json").write_text(json.dumps(known), encoding="utf-8")
         gone = self.night("2026-01-03", tests=f"^{name}$", code=1)
         self.assertIn(f"newly failing: {name}", gone)
+        self.assertIn("missing: cuda", gone)
+        # Not for one night only, until somebody says that it need not be there.
+        still = self.night("2026-01-04", tests=f"^{name}$", code=1)
+        self.assertIn("missing: cuda", still)
+        self.assertIn(f"still failing: {name}", still)
+        self.assertIn("all is well", self.night("2026-01-05", tests=f"^{name}$", VRAMLAB_REQUIRE="cpu"))
+        self.assertIn("all is well", self.night("2026-01-06", tests=f"^{name}$"))
 
     def listed(self):
         done = subprocess.run(["ctest", "--test-dir", str(BIN.parent), "-N"], capture_output=True, text=True, check=True)
@@ -111,11 +118,37 @@ class Nightly(ProgramTest):
         self.assertIn("slow: 3 of 3 cells ok", second.stdout)
         self.assertLessEqual(len(log.read_text(encoding="utf-8").splitlines()), 4)  # what was finished is not run again
 
+    def test_the_worst_stands_first_in_few_lines(self):
+        sys.path.insert(0, str(ROOT / "scripts"))
+        from nightly_summary import summarize  # beside the script; pylint: disable=import-outside-toplevel
+        against = {"what": "2026-01-01", "regressed": ["a cell: step_s +9.0 %"], "improved": [],
+                   "summary": {"regressed": 1, "improved": 0, "unclear": 0}}
+        suites = {f"suite{i}": {"store": "s", "cells": {"k": "oom"}, "against": [against]} for i in range(20)}
+        facts = {"night": "2026-01-02", "host": "box", "problems": [], "warnings": ["w"], "suites": suites,
+                 "tests": {"t" * 200 + str(i): "failed" for i in range(9)}}
+        lines, bad = summarize(facts, None, Path("nights"), "abc")
+        self.assertTrue(bad)
+        self.assertEqual((len(lines), lines[0]), (15, "vramlab nightly 2026-01-02: FAILED (box, abc)"))
+        self.assertTrue(lines[1].startswith("newly failing: ttt") and lines[1].endswith("... (+5)") and len(lines[1]) < 310)
+        self.assertEqual(lines[2], "regressed: a cell: step_s +9.0 %")
+        self.assertEqual(lines[-2:], ["and 12 lines more in facts.json", "all of it: nights"])
+
     def test_usage(self):
         self.night("2026-01-01", "--repeat", "0", code=2)
+        self.night("2026-01-01", "--keep", "1", code=2)
         broken = self.night("2026-01-01", "--suites", "./none.yaml", code=1)
         self.assertIn("BROKEN", broken)
+        self.assertRegex(broken, r"problem: vramlab run ended with code 2: vramlab: .*none\.yaml")
         self.assertIn("all is well", self.night("2026-01-01"))  # tried again
+        for night in ("2026-01-02", "2026-01-03"):
+            self.night(night, "--keep", "2", "--no-tests")
+        self.assertEqual(sorted(path.name for path in (self.folder / "nights").iterdir()),
+                         ["2026-01-02", "2026-01-03", "last-good", "lock"])
+        # The build that was kept computes by itself.
+        kept = subprocess.run([self.folder / "nights/last-good/bin/vramlab", "run", "--case", "resnet50", "--set", "size=32",
+                               "--batch", "2", "--steps", "1", "--device", "cpu", "--json"], cwd=self.folder, env={},
+                              capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((kept.returncode, json.loads(kept.stdout)["status"]), (0, "ok"), kept.stderr)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Checkout(ProgramTest):
         super().setUp()
         self.upstream, self.checkout = self.folder / "upstream", self.folder / "checkout"
         (self.upstream / "scripts").mkdir(parents=True)
-        for name in ("nightly", "nightly.cmake"):
+        for name in ("nightly", "nightly.cmake", "nightly_summary.py"):
             shutil.copy(ROOT / "scripts" / name, self.upstream / "scripts")
         (self.upstream / "CMakePresets.json").write_text(PRESETS, encoding="utf-8")
         (self.upstream / ".gitignore").write_text("/build/\n", encoding="utf-8")
@@ -132,20 +132,20 @@ class Checkout(ProgramTest):
         said = self.night("2026-01-02", code=1)
         self.assertIn("NOT UPDATED", said)
         self.assertIn(old, said.splitlines()[0])
-        self.assertRegex(said, r"\nnot updated: fatal: .*upstream")
+        self.assertRegex(said, r"\nnot updated: git pull ended with code 1: fatal: .*upstream")
         self.assertIn("1 of 2 cells ok, 1 oom; 0 regressed", said)  # and measures
         moved.rename(self.upstream)
         # A change of somebody's in the checkout that the update would overwrite.
         (self.checkout / "CMakeLists.txt").write_text(LISTS % (BIN.resolve(), "echo mine"), encoding="utf-8")
         said = self.night("2026-01-03", code=1)
-        self.assertRegex(said, r"\nnot updated: error: Your local changes .* would be overwritten")
+        self.assertRegex(said, r"\nnot updated: git pull ended with code 1: error: Your local changes .* would be overwritten")
         self.assertIn(f"{old}-dirty", said.splitlines()[0])
         self.assertIn("echo mine", (self.checkout / "CMakeLists.txt").read_text(encoding="utf-8"))
         # And one that was committed.
         self.git("checkout", "-q", "CMakeLists.txt", at=self.checkout)
         self.commit("echo mine", at=self.checkout)
         said = self.night("2026-01-04", code=1)
-        self.assertRegex(said, r"\nnot updated: fatal: Not possible to fast-forward")
+        self.assertRegex(said, r"\nnot updated: git pull ended with code 128: fatal: Not possible to fast-forward")
         self.git("reset", "-q", "--hard", "HEAD~1", at=self.checkout)
         self.assertIn("all is well", self.night("2026-01-05"))
 

@@ -3,6 +3,7 @@ terminal, standard streams that are closed, full or broken, and odd places for a
 
 import csv
 import io
+import json
 import os
 import re
 import shutil
@@ -96,6 +97,19 @@ class Environment(ProgramTest):
                                   capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue((self.folder / "store/report.html").exists())
+
+    def test_doctor_tells_a_program_that_is_not_there_from_one_that_does_not_run(self):
+        folder = self.folder / "bin"
+        folder.mkdir()
+        for text, state, says in ((None, "absent", "nothing to submit to"), ("echo slurm 22.05.8", "ok", "slurm 22.05.8"),
+                                  ("echo 'sinfo: error: no configuration' >&2; exit 1", "attention", "no configuration")):
+            if text:
+                (folder / "sinfo").write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+                (folder / "sinfo").chmod(0o755)
+            said = json.loads(self.run_program("doctor", "--json", PATH=str(folder)).stdout)
+            (slurm,) = [finding for finding in said["findings"] if finding["name"] == "Slurm"]
+            self.assertEqual((slurm["state"], says in slurm["detail"]), (state, True), slurm)
+            self.assertEqual("remedy" in slurm, state != "ok")
 
     def test_no_colours_or_cursor_moves_without_a_terminal_or_with_no_color(self):
         self.run_program("plan", self.suite(SUITE), "-o", "store")
