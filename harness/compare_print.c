@@ -45,15 +45,16 @@ static void number_text(const Column *column, double value, char *text, size_t s
 /* "+1.000 MiB", "+5.1 % [+4.6, +5.7]". */
 static void change_text(const Column *column, const Difference *difference, char *text, size_t size) {
   text[0] = '\0';
-  if (difference->metric->by == COMPARE_TEXT || isnan(difference->base) || isnan(difference->now)) return;
-  if (strcmp(column->unit, "bytes") == 0) {
+  bool known = !isnan(difference->base) && !isnan(difference->now);
+  if (difference->metric->by == COMPARE_TEXT) return;
+  if (known && strcmp(column->unit, "bytes") == 0) {
     double change = difference->now - difference->base;
     snprintf(text, size, "%s", change < 0 ? "-" : "+");
     vl_format_bytes((int64_t)fabs(change), text + 1, size - 1);
   } else if (!isnan(difference->ratio.low) && difference->ratio.value > 0) {
     snprintf(text, size, "%+.1f %% [%+.1f, %+.1f]", 100 * (difference->ratio.value - 1),
              100 * (difference->ratio.low - 1), 100 * (difference->ratio.high - 1));
-  } else if (fabs(difference->base) > 0) {
+  } else if (known && fabs(difference->base) > 0) {
     snprintf(text, size, "%+.2g %%", 100 * (difference->now / difference->base - 1));
   }
 }
@@ -68,8 +69,12 @@ static void print_difference(const Difference *difference, FILE *out) {
     snprintf(now, sizeof now, "%.60s", difference->now_text);
   }
   change_text(column, difference, change, sizeof change);
-  fprintf(out, "    %-9s  %-26s %s -> %s", vl_judgement_name(difference->judgement), column->name, base, now);
-  if (*change) fprintf(out, "  %s", change);
+  fprintf(out, "    %-9s  %-26s ", vl_judgement_name(difference->judgement), column->name);
+  if (difference->ratio.value > 0 &&
+      isnan(difference->base)) /* of all cells: they have no time of their own */
+    fputs(change, out);
+  else
+    fprintf(out, "%s -> %s%s%s", base, now, *change ? "  " : "", change);
   if (*difference->evidence) fprintf(out, "  (%s", difference->evidence);
   if (*difference->evidence && !isnan(difference->p)) fprintf(out, ", p %.2g", difference->p);
   fprintf(out, "%s\n", *difference->evidence ? ")" : "");
@@ -229,6 +234,25 @@ static void put_differences(const CellComparison *cell, Judgement judgement, FIL
   free(text);
 }
 
+static void put_together(const Difference *difference, FILE *out) {
+  const char *element = difference->judgement == JUDGED_WORSE     ? "failure"
+                        : difference->judgement == JUDGED_UNCLEAR ? "skipped"
+                                                                  : NULL;
+  fputs("  <testcase classname=\"all\" name=\"all cells together\">", out);
+  if (element) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *memory = open_memstream(&text, &size);
+    print_difference(difference, memory);
+    fclose(memory);
+    fprintf(out, "<%s message=\"%s\">", element, vl_judgement_name(difference->judgement));
+    vl_xml_put(text, out);
+    fprintf(out, "</%s>", element);
+    free(text);
+  }
+  fputs("</testcase>\n", out);
+}
+
 /* Of a suite what differs around it: JUnit's properties come before its tests, its output behind them. */
 static void put_environment(const StoreComparison *comparison, FILE *out) {
   if (comparison->environment_count == 0) return;
@@ -260,12 +284,14 @@ static void put_implementations(const StoreComparison *comparison, FILE *out) {
 
 void vl_compare_junit(const StoreComparison *comparison, FILE *out) {
   bool together = *comparison->together.evidence != '\0';
+  int32_t of_all[JUDGED_WORSE + 1] = {0};
+  of_all[comparison->together.judgement] = together;
   fprintf(out,
           "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"vramlab compare\" tests=\"%" PRId32
           "\" failures=\"%" PRId32 "\" errors=\"0\" skipped=\"%" PRId32 "\">\n",
           comparison->count + comparison->vanished_count + together,
-          comparison->judged[JUDGED_WORSE] + (together && comparison->together.judgement == JUDGED_WORSE),
-          comparison->judged[JUDGED_UNCLEAR] + comparison->vanished_count);
+          comparison->judged[JUDGED_WORSE] + of_all[JUDGED_WORSE],
+          comparison->judged[JUDGED_UNCLEAR] + of_all[JUDGED_UNCLEAR] + comparison->vanished_count);
   put_environment(comparison, out);
   for (int32_t i = 0; i < comparison->count + comparison->vanished_count; i++) {
     bool gone = i >= comparison->count;
@@ -291,11 +317,7 @@ void vl_compare_junit(const StoreComparison *comparison, FILE *out) {
     }
     fputs("</testcase>\n", out);
   }
-  if (together) {
-    fputs("  <testcase classname=\"all\" name=\"all cells together\">", out);
-    if (comparison->together.judgement == JUDGED_WORSE) fputs("<failure message=\"regressed\"/>", out);
-    fputs("</testcase>\n", out);
-  }
+  if (together) put_together(&comparison->together, out);
   put_implementations(comparison, out);
   fputs("</testsuite>\n", out);
 }

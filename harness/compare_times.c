@@ -219,6 +219,7 @@ bool vl_compare_together(const CellComparison *cells, int32_t count, Difference 
   }
   if (rounds >= ENOUGH_PAIRS) {
     judge_logarithms(means, rounds, difference);
+    difference->base = difference->now = NAN;
     snprintf(difference->evidence, sizeof difference->evidence, "%d rounds of %d cells side by side", rounds,
              paired);
   }

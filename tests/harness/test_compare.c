@@ -286,7 +286,7 @@ static void times_need_the_same_machine(void **state) {
 
 /* ---- Side by side ------------------------------------------------------------------------------------------------ */
 
-enum { ROUNDS = 12, CELLS = 3, PAIRED_TRIALS = 400 };
+enum { ROUNDS = 12, CELLS = 3, PAIRED_TRIALS = 100 };
 
 /* Two stores measured in turn on a machine that wanders by 10 % from round to round, and 3 % from one process
  * to the next; apart: the second an hour after the first. */
