@@ -24,6 +24,10 @@ def summarize(facts, before, directory, commit):
         others = "".join(f", {states.count(state)} {state}" for state in sorted(set(states) - {"ok"}))
         said = [f"{against['summary']['regressed']} regressed, {against['summary']['improved']} improved, "
                 f"{against['summary']['unclear']} unclear against {against['what']}" for against in suite["against"]]
+        if "confirmed" in suite:
+            beside = suite["confirmed"]
+            regressed += beside["regressed"]
+            said.append(f"{beside['count']} regressed of {beside['cells']} measured beside the build of {beside['night']}")
         last.append(f"{name}: {states.count('ok')} of {len(states)} cells ok{others}; "
                     + ("; ".join(said) or "nothing to compare with yet"))
         for against in suite["against"]:
@@ -53,6 +57,8 @@ def describe(cell, judgement):
         base, new = difference["base"], difference["new"]
         if isinstance(base, (int, float)) and isinstance(new, (int, float)):
             change = f"{new - base:+,.0f} bytes" if difference["unit"] == "bytes" else f"{100 * (new / base - 1):+.1f} %" if base else ""
+        elif difference.get("ratio"):  # of all cells, which have no time of their own
+            change = f"{100 * (difference['ratio'] - 1):+.1f} %"
         else:
             change = f"{base} -> {new}"
         parts.append(f"{difference['metric']} {change}")

@@ -133,9 +133,44 @@ class Nightly(ProgramTest):
         self.assertEqual(lines[2], "regressed: a cell: step_s +9.0 %")
         self.assertEqual(lines[-2:], ["and 12 lines more in facts.json", "all of it: nights"])
 
+    def slowed(self, program, by):
+        """Puts a program in that place which is vramlab, but takes longer for its steps."""
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.unlink(missing_ok=True)
+        program.write_text(f'#!/bin/sh\n[ "$1" = run ] && set -- "$@" --inject slowdown={by}\nexec {BIN.resolve()}/vramlab "$@"\n',
+                           encoding="utf-8")
+        program.chmod(0o755)
+
+    def test_longer_times_are_measured_beside_the_last_good_build(self):
+        (self.folder / "small.yaml").write_text(SUITE.replace("device: plan, batch: 2", "device: cpu, batch: 2, steps: 3, threads: 1")
+                                                .replace("size: 64", "size: 32"), encoding="utf-8")
+        options = ["--no-tests", "--repeat", "4", "--confirm", "6"]
+        self.night("2026-01-01", *options)
+        self.slowed(self.folder / "slow/bin/vramlab", 3)
+        said = self.night("2026-01-02", *options, "--build", "slow", code=1)
+        self.assertIn("REGRESSED", said)
+        self.assertRegex(said, r"regressed: .*step_s \+[0-9.]+ % beside the build of 2026-01-01")
+        self.assertIn("2 regressed of 2 measured beside the build of 2026-01-01", said)
+        history = self.run_program("report", "--history", "nights")
+        self.assertNotIn("side-by-side", history.stdout)
+
+        # Slower than on the night before, as that was on another machine; but not than the build of that night.
+        (self.folder / "nights/2026-01-02/facts.json").unlink()
+        journal = self.folder / "nights/2026-01-01/small/journal.jsonl"
+        head, *records = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        for record in records:
+            record["step_s"] *= 0.1
+            record["step_times_s"] = [0.1 * step for step in record["step_times_s"]]
+        journal.write_text("".join(json.dumps(line) + "\n" for line in [head, *records]), encoding="utf-8")
+        self.slowed(self.folder / "nights/last-good/bin/vramlab", 3)
+        said = self.night("2026-01-03", *options)
+        self.assertIn("all is well", said)
+        self.assertIn("2 regressed, 0 improved, 0 unclear against 2026-01-01; 0 regressed of 2 measured beside", said)
+
     def test_usage(self):
         self.night("2026-01-01", "--repeat", "0", code=2)
         self.night("2026-01-01", "--keep", "1", code=2)
+        self.night("2026-01-01", "--confirm", "5", code=2)
         broken = self.night("2026-01-01", "--suites", "./none.yaml", code=1)
         self.assertIn("BROKEN", broken)
         self.assertRegex(broken, r"problem: vramlab run ended with code 2: vramlab: .*none\.yaml")
