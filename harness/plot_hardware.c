@@ -20,10 +20,24 @@ static void write_number(FILE *out, double value) {
   vl_gnuplot_number(out, value);
 }
 
-/* Where a bar stands: groups one below the other, labels within. */
-static double place_of(const Side *side, int32_t group, int32_t label) {
-  return group * (side->input->label_count + 0.8) + label;
+/* Which bar of its group a label has; one that has a cell in none of the groups has no place in them. */
+typedef struct Places {
+  int32_t of[VL_MAX_LABELS], count;
+} Places;
+
+static Places find_places(const Side *side) {
+  Places places = {.count = 0};
+  for (int32_t l = 0; l < side->input->label_count; l++) {
+    bool any = false;
+    for (int32_t g = 0; g < side->count; g++)
+      any = any || side->groups[g].values[l].record;
+    places.of[l] = any ? places.count++ : -1;
+  }
+  return places;
 }
+
+/* Where the bars of a group stand: groups one below the other. */
+static double top_of(const Places *places, int32_t group) { return group * (places->count + 0.8); }
 
 /* What the bars reach from and to, with their intervals, and the longest word beside one. */
 typedef struct Reach {
@@ -59,14 +73,14 @@ static size_t write_key(const PlotInput *input, int32_t label, const char *what,
 }
 
 /* The bars of a label that have one provenance, as a block of data. Returns how many. */
-static int32_t write_bars(const Side *side, int32_t label, SideProvenance provenance, bool first,
-                          FigureData *out) {
+static int32_t write_bars(const Side *side, const Places *places, int32_t label, SideProvenance provenance,
+                          bool first, FigureData *out) {
   int32_t bars = 0;
   for (int32_t g = 0; g < side->count; g++) {
     const SideValue *value = &side->groups[g].values[label];
     if (!isfinite(value->value) || value->provenance != provenance) continue;
     if (bars++ == 0 && !first) fputs("\n\n", out->data);
-    fprintf(out->data, "%.9g", place_of(side, g, label));
+    fprintf(out->data, "%.9g", top_of(places, g) + places->of[label]);
     write_number(out->data, value->value);
     write_number(out->data, has_interval(value) ? value->low : NAN);
     write_number(out->data, has_interval(value) ? value->high : NAN);
@@ -82,13 +96,14 @@ static bool failed_on_paper(const SideValue *value) {
          strcmp(value->word, "n/a") != 0;
 }
 
-static void write_words(const Side *side, FigureData *out) {
+static void write_words(const Side *side, const Places *places, FigureData *out) {
   fputs("\n\n", out->data);
   for (int32_t g = 0; g < side->count; g++)
     for (int32_t l = 0; l < side->input->label_count; l++) {
+      if (places->of[l] < 0) continue;
       const SideValue *value = &side->groups[g].values[l];
       double end = !isfinite(value->value) ? 0 : has_interval(value) ? value->high : value->value;
-      fprintf(out->data, "%.9g %.9g ", place_of(side, g, l), end > 0 ? end : 0);
+      fprintf(out->data, "%.9g %.9g ", top_of(places, g) + places->of[l], end > 0 ? end : 0);
       char word[VL_SIDE_WORD_BYTES + 16];
       snprintf(word, sizeof word, "%s", value->record ? value->word : "n/a");
       if (failed_on_paper(value))
@@ -98,7 +113,7 @@ static void write_words(const Side *side, FigureData *out) {
     }
   fputs("\n\n", out->data);
   for (int32_t g = 0; g < side->count; g++) {
-    fprintf(out->data, "%.9g ", place_of(side, g, 0) + (side->input->label_count - 1) / 2.0);
+    fprintf(out->data, "%.9g ", top_of(places, g) + (places->count - 1) / 2.0);
     (void)vl_gnuplot_wrapped(out->data, side->groups[g].name, LABEL_COLUMNS);
     fputc('\n', out->data);
   }
@@ -123,6 +138,7 @@ static void write_left_out(const Side *side, FigureData *out) {
 
 static void write_side(const Side *side, FigureData *out) {
   int32_t series = 0, labels = side->input->label_count;
+  Places places = find_places(side);
   size_t longest = 0;
   fprintf(out->variables, "array colours[%d]\narray names[%d]\narray patterns[%d]\n",
           SIDE_PROVENANCE_COUNT * VL_MAX_LABELS, SIDE_PROVENANCE_COUNT * VL_MAX_LABELS,
@@ -131,21 +147,21 @@ static void write_side(const Side *side, FigureData *out) {
     static const int patterns[] = {3, 4, 0}; /* gnuplot's: solid, hatched, an outline */
     bool any = false;
     for (int p = SIDE_MEASURED; p < SIDE_PROVENANCE_COUNT; p++) {
-      if (write_bars(side, l, (SideProvenance)p, series == 0, out) == 0) continue;
+      if (write_bars(side, &places, l, (SideProvenance)p, series == 0, out) == 0) continue;
       any = true;
       size_t width = write_key(side->input, l, vl_side_provenance_name((SideProvenance)p), ++series, out);
       longest = width > longest ? width : longest;
       fprintf(out->variables, "patterns[%d] = %d\n", series, patterns[p]);
     }
     if (any || side->count == 0) continue;
-    /* A name of the key all the same: it has a place in each group. Its bar is where none is seen. */
+    /* A name of the key all the same, which says that nothing is known. Its bar is where none is seen. */
     fprintf(out->data, "%s-9 0 NaN NaN\n", series > 0 ? "\n\n" : "");
     size_t width = write_key(side->input, l, "n/a", ++series, out);
     longest = width > longest ? width : longest;
     fprintf(out->variables, "patterns[%d] = 0\n", series);
   }
-  if (out->points > 0) write_words(side, out);
-  double rows = place_of(side, side->count, 0) - 0.8;
+  if (out->points > 0) write_words(side, &places, out);
+  double rows = top_of(&places, side->count) - 0.8;
   Reach reach = reach_of(side);
   /* Beside the longest bar there is room for its word. */
   double room = fmin(0.5, (double)(CHARACTER_WIDTH * (reach.word + 2)) / PLOT_WIDTH);
@@ -190,7 +206,7 @@ static int32_t groups_of_recipe(const Side *side, int32_t group) {
 /* No more groups than a figure has room for: of the recipe with the most of them one goes, first those in
  * which less than two labels have a value, then the smallest batch. */
 static void thin_out(Side *side) {
-  int32_t most = MOST_BARS / side->input->label_count;
+  int32_t shown = find_places(side).count, most = shown > 0 ? MOST_BARS / shown : 0;
   while (side->count > most) {
     int32_t gone = side->count - 1;
     for (int32_t g = side->count - 1; g >= 0; g--) {

@@ -254,6 +254,26 @@ static void out_of_memory_stands_in_the_place_of_a_bar(void **state) {
   free(drawn);
 }
 
+/* Of three labels the second has no cell: it is in the key, but takes no place in the groups. */
+static void a_label_without_cells_takes_no_place(void **state) {
+  (void)state;
+  FigureSet *drawn = vl_allocate(sizeof *drawn);
+  SyntheticSet set = {.count = 0};
+  use_labels(short_labels);
+  for (int i = 0; i < 2; i++) {
+    add_cell(&set, 0, i ? "inplace=all" : "baseline", 16, 100);
+    add_cell(&set, 2, i ? "inplace=all" : "baseline", 16, 150);
+  }
+  draw(&set, 3, "max-batch", "svg", drawn);
+  char *data = contents("max-batch", "dat"), *script = contents("max-batch", "gp");
+  assert_non_null(strstr(script, "'A100 (n/a)'"));
+  assert_non_null(strstr(data, "\n0 128 \"128\"\n1 128 \"128\"\n2.8 128 \"128\"\n3.8 128 \"128\"\n"));
+  free(data);
+  free(script);
+  synthetic_clear(&set);
+  free(drawn);
+}
+
 /* One label each, and their cells in another order: the key and the fillings stay. */
 static void provenance_is_told_and_colours_stay(void **state) {
   (void)state;
@@ -467,6 +487,7 @@ int main(void) {
       cmocka_unit_test(no_line_has_one_word),
       cmocka_unit_test(bars_begin_at_zero),
       cmocka_unit_test(out_of_memory_stands_in_the_place_of_a_bar),
+      cmocka_unit_test(a_label_without_cells_takes_no_place),
       cmocka_unit_test(provenance_is_told_and_colours_stay),
       cmocka_unit_test(each_figure_of_whatever_the_stores_hold),
   };
