@@ -196,11 +196,6 @@ static Status read_record(json_t **record) {
   return status;
 }
 
-static Status open_store(const char *directory, Store **store) {
-  if (vl_store_exists(directory)) return vl_store_open_append(directory, store);
-  return vl_store_create(directory, "import", "vramlab import", store);
-}
-
 /* ---- Stores ------------------------------------------------------------------------------------------------------- */
 
 static Status add_record(Store *store, const Store *from, const json_t *record) {
@@ -227,10 +222,7 @@ static Status add_store(const char *path, const char *into, Store **store) {
   const char *suite = vl_record_text(vl_store_head(from), "suite");
   Status status = vl_ok();
   if (!suite) suite = "import";
-  if (!*store && !vl_store_exists(into))
-    status = vl_store_create(into, suite, "vramlab import", store);
-  else if (!*store)
-    status = vl_store_open_append(into, store);
+  if (!*store) status = vl_store_begin(into, suite, "vramlab import", store);
   const char *theirs = *store ? vl_record_text(vl_store_head(*store), "suite") : NULL;
   if (status.code == VL_OK && (!theirs || strcmp(theirs, suite) != 0))
     status = vl_error(VL_INVALID, "%s holds suite \"%s\", %s suite \"%s\": they are no parts of one", into,
@@ -256,7 +248,7 @@ static Status import(const ImportCommand *command) {
   VL_TRY(read_record(&record));
   make_key_own(record, command->repeat);
   Store *store = NULL;
-  Status status = open_store(command->store, &store);
+  Status status = vl_store_begin(command->store, "import", "vramlab import", &store);
   if (status.code == VL_OK) status = vl_store_append(store, record, NULL, 0);
   if (status.code == VL_OK) status = vl_store_rebuild(store);
   vl_store_close(&store);

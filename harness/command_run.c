@@ -260,8 +260,7 @@ static void print_json(const json_t *json) {
 
 /* Opens the store of -o: goes on with one that is there. */
 static Status open_store(const char *directory, const char *suite, const char *command_line, Store **store) {
-  if (!vl_store_exists(directory)) return vl_store_create(directory, suite, command_line, store);
-  VL_TRY(vl_store_open_append(directory, store));
+  VL_TRY(vl_store_begin(directory, suite, command_line, store));
   const char *theirs = vl_record_text(vl_store_head(*store), "suite");
   if (theirs && strcmp(theirs, suite) == 0) return vl_ok();
   Status status =

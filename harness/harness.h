@@ -167,6 +167,9 @@ Status vl_store_open(const char *path, Store **store) VL_CHECKED;
 bool vl_store_exists(const char *directory);
 /* Opens a directory for adding to it: as above, and a torn last line is cut off. */
 Status vl_store_open_append(const char *directory, Store **store) VL_CHECKED;
+/* The one to add to, made where there is none yet; of many processes that begin it at once one makes it. */
+Status vl_store_begin(const char *directory, const char *suite, const char *command_line,
+                      Store **store) VL_CHECKED;
 /* Journals a record (borrowed) and, when there are events, its timeline first; on return both are on disk.
  * VL_ENVIRONMENT: no space; what was there is intact. */
 Status vl_store_append(Store *store, const json_t *record, const TimelineEvent *timeline,

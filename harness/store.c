@@ -275,6 +275,14 @@ Status vl_store_create(const char *directory, const char *suite, const char *com
   return status;
 }
 
+Status vl_store_begin(const char *directory, const char *suite, const char *command_line, Store **store) {
+  if (!vl_store_exists(directory)) {
+    Status status = vl_store_create(directory, suite, command_line, store);
+    if (status.code == VL_OK || !vl_store_exists(directory)) return status; /* else another was quicker */
+  }
+  return vl_store_open_append(directory, store);
+}
+
 void vl_store_close(Store **store) {
   if (!*store) return;
   vl_store_unlock(*store);
