@@ -27,12 +27,20 @@ install(FILES CMakeLists.txt DESTINATION share)
 add_custom_target(program ALL COMMAND %s)
 add_test(passes true)
 foreach(i RANGE 1 4)
-  add_test(NAME card${i} COMMAND sh -c "echo $CTEST_RESOURCE_GROUP_0_GPUS $(date +%%s%%N) >card${i} && sleep 1")
+  add_test(NAME card${i} COMMAND sh "${PROJECT_SOURCE_DIR}/card.sh" ${i})
   set_tests_properties(card${i} PROPERTIES RESOURCE_GROUPS gpus:1)
   if(NOT CTEST_RESOURCE_SPEC_FILE)
     set_tests_properties(card${i} PROPERTIES RESOURCE_LOCK gpu)
   endif()
 endforeach()
+"""
+# Ends well when three have begun: of three cards at the same time, else only where they ran before.
+CARD = """echo "$CTEST_RESOURCE_GROUP_0_GPUS" >card$1
+for try in $(seq 600); do
+  [ $(ls card? | wc -l) -ge 3 ] && exit 0
+  sleep 0.1
+done
+exit 1
 """
 PRESETS = '{"version": 4, "configurePresets": [{"name": "cpu", "binaryDir": "${sourceDir}/build/cpu"}]}'
 SUITE = """name: small
@@ -83,6 +91,7 @@ class Checkout(ProgramTest):
         (self.upstream / "scripts").mkdir(parents=True)
         for name in ("nightly", "nightly.cmake", "nightly_summary.py"):
             shutil.copy(ROOT / "scripts" / name, self.upstream / "scripts")
+        (self.upstream / "card.sh").write_text(CARD, encoding="utf-8")
         (self.upstream / "CMakePresets.json").write_text(PRESETS, encoding="utf-8")
         (self.upstream / ".gitignore").write_text("/build/\n", encoding="utf-8")
         self.git("init", "-q", "-b", "main")
@@ -230,17 +239,12 @@ class Checkout(ProgramTest):
         spec = json.loads((self.directory / "gpus.json").read_text(encoding="utf-8"))
         ids = [card["id"] for card in spec["local"][0]["gpus"]]
         self.assertEqual([card.split("_")[0] for card in ids], ["gpu", "gpu", "mig"])
-        runs = []
-        for number in range(1, 5):
-            resource, began = (self.checkout / f"build/cpu/card{number}").read_text(encoding="utf-8").split()
-            runs.append((int(began), resource))
-        self.assertEqual({resource for _, resource in runs}, {f"id:{card},slots:1" for card in ids})
-        first = sorted(runs)[:3]
-        self.assertLess(first[-1][0] - first[0][0], 900_000_000)  # each takes a second: three at the same time
+        held = {(self.checkout / f"build/cpu/card{number}").read_text(encoding="utf-8").strip() for number in range(1, 5)}
+        self.assertEqual(held, {f"id:{card},slots:1" for card in ids})
         # Cards that are gone: no file names any, tests wait for each other again.
         self.night("2026-01-02", tests="^card")
         said = [(self.checkout / f"build/cpu/card{number}").read_text(encoding="utf-8").split() for number in range(1, 5)]
-        self.assertEqual([len(words) for words in said], [1] * 4)
+        self.assertEqual(said, [[]] * 4)
 
 
 if __name__ == "__main__":
