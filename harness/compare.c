@@ -291,7 +291,7 @@ Status vl_compare_records(const RecordSet *base, const RecordSet *now, const Com
                           StoreComparison *comparison) {
   *comparison = (StoreComparison){.machine_ratio = NAN, .together = {.metric = &metrics[STEP]}};
   Groups of_base = group(base), of_now = group(now);
-  size_t most = (size_t)(of_base.count + of_now.count + 1);
+  size_t most = (size_t)of_base.count + (size_t)of_now.count + 1;
   comparison->cells = vl_allocate(most * sizeof *comparison->cells);
   comparison->vanished = vl_allocate(most * sizeof *comparison->vanished);
   comparison->added = vl_allocate(most * sizeof *comparison->added);

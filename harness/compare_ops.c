@@ -127,7 +127,7 @@ static Sums sum_steps(const KeptSteps *steps, json_t *index, int32_t rows) {
       if (s == 0) sums.bytes[row] += op->bytes;
     }
   for (int32_t row = 0; row < rows; row++)
-    sums.seconds[row] = vl_statistics_median(&all[row * steps->count], steps->count);
+    sums.seconds[row] = vl_statistics_median(all + (size_t)row * (size_t)steps->count, steps->count);
   sums.total_s = vl_statistics_median(totals, steps->count);
   free(all);
   free(totals);

@@ -56,8 +56,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     command->store = text;
     return 0;
   case ARGP_KEY_END:
-    if (!command->format) argp_error(state, "give --format");
-    if (command->format->is_directory && !command->output)
+    if (!command->format)
+      argp_error(state, "give --format");
+    else if (command->format->is_directory && !command->output)
       argp_error(state, "%s is a directory: name it with --output", command->format->name);
     return 0;
   default: return ARGP_ERR_UNKNOWN;
@@ -109,7 +110,7 @@ static Status run(const ExportCommand *command) {
                        .records = choose_cells(store, command->cell),
                        .cell = command->cell,
                        .output = command->output};
-  Status status = vl_ok();
+  Status status;
   if (command->cell && input.records.count == 0)
     status = vl_error(VL_INVALID, "no cell's key begins with '%s'", command->cell);
   else if (command->format->is_directory)

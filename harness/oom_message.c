@@ -178,8 +178,9 @@ static const char *read_pytorch(const char *text, OomMessage *message) {
  * figure. */
 static const char *read_async(const char *text, OomMessage *message) {
   static const char exceeds[] = "wouldexceedallowedmemory.(outofmemory)";
-  char *end = (char *)(uintptr_t)text;
-  long device = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : -1;
+  char *after = NULL;
+  long device = isdigit((unsigned char)*text) ? strtol(text, &after, 10) : -1;
+  const char *end = after ? after : text;
   snprintf(message->cut_after, sizeof message->cut_after, "its beginning");
   if (device < 0 || device > 9999 || !vl_starts(end, exceeds)) return text;
   message->device = (int32_t)device;
@@ -420,15 +421,27 @@ static size_t read_message(const Squeezed *squeezed, size_t from, OomMessage *me
   return 0;
 }
 
+static bool same_figure(const OomFigure *a, const OomFigure *b) {
+  return a->bytes == b->bytes && a->half_digit_bytes == b->half_digit_bytes;
+}
+
 /* Whether two say the same, wherever they stand. */
 static bool same(const OomMessage *a, const OomMessage *b) {
-  OomMessage left, right;
-  memcpy(&left, a, sizeof left);
-  memcpy(&right, b, sizeof right);
-  left.line = right.line = left.times = right.times = 0;
-  memset(left.quote, 0, sizeof left.quote);
-  memset(right.quote, 0, sizeof right.quote);
-  return memcmp(&left, &right, sizeof left) == 0;
+  const OomFigure *of_a[] = {
+      &a->tried,       &a->total,    &a->free,          &a->this_process, &a->allocated,
+      &a->unallocated, &a->reserved, &a->private_pools, &a->allowed,      &a->other_allocations};
+  const OomFigure *of_b[] = {
+      &b->tried,       &b->total,    &b->free,          &b->this_process, &b->allocated,
+      &b->unallocated, &b->reserved, &b->private_pools, &b->allowed,      &b->other_allocations};
+  bool equal = a->wording == b->wording && strcmp(a->backend, b->backend) == 0 && a->device == b->device &&
+               strcmp(a->cut_after, b->cut_after) == 0 && strcmp(a->setting, b->setting) == 0 &&
+               a->impossible == b->impossible && a->process_count == b->process_count;
+  for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
+    equal = equal && same_figure(of_a[i], of_b[i]);
+  for (int32_t i = 0; equal && i < a->process_count && i < VL_OOM_MAX_PROCESSES; i++)
+    equal = a->processes[i].pid == b->processes[i].pid &&
+            same_figure(&a->processes[i].in_use, &b->processes[i].in_use);
+  return equal;
 }
 
 /* A message of PyTorch's without a figure is often only talk of one. */

@@ -159,9 +159,8 @@ void vl_report_volumes(Document *document, const RecordSet *records) {
     cells[0] = workload_name(document, record);
     cells[1] = vl_document_format(document, "%s", text_or(vl_record_text(record, "recipe"), "n/a"));
     cells[2] = vl_document_format(document, "%lld", (long long)vl_record_batch(record));
-    cells[3] = vl_document_format(
-        document, "%lld",
-        (long long)(vl_record_integer(record, "steps") + vl_record_integer(record, "warmup")));
+    long long steps = vl_record_integer(record, "steps"), warmup = vl_record_integer(record, "warmup");
+    cells[3] = vl_document_format(document, "%lld", steps + warmup);
     if (isfinite(loss)) cells[4] = vl_document_format(document, "%.4f", loss);
     if (isfinite(mean)) cells[5] = vl_document_format(document, "%.4f", mean);
     cells[6] = lowest_dice(document, dice);

@@ -65,7 +65,7 @@ Status vl_html_figure(FILE *out, const char *directory, const Passage *passage) 
   Status status = vl_html_read(path, &svg, &svg_size);
   const char *start = status.code == VL_OK ? strstr(svg, "<svg") : NULL;
   if (status.code == VL_OK && start == NULL) status = vl_error(VL_ENVIRONMENT, "%s: not an SVG file", path);
-  if (status.code == VL_OK) {
+  if (status.code == VL_OK && start != NULL) {
     fputs("<figure><div class=\"scroll\">", out);
     snprintf(path, sizeof(path), "%s/%s.png", directory, passage->name);
     if (svg_size > LARGE_SVG_BYTES && vl_html_read(path, &png, &png_size).code == VL_OK)

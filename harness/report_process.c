@@ -8,8 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
 /* The environment with every locale variable replaced by LC_ALL=C: a child must write numbers with a point
  * whatever the user's language. */
 static char **environment_in_c(void) {
