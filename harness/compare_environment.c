@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,19 +43,37 @@ static void fact_text(const json_t *record, const char *column, char *text, size
     snprintf(text, size, "%.15g", number);
 }
 
-/* The different values of a column, joined; "" when there are none. */
-static void values_of(const RecordSet *records, const char *column, char *text, size_t size) {
-  json_t *seen = json_object();
-  text[0] = '\0';
+static int compare_texts(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The different values of a column, joined, in an order of their own: cells run in a random one. "" when
+ * there are none. free() it. */
+static char *values_of(const RecordSet *records, const char *column) {
+  json_t *seen = json_object(), *ignored;
+  const char **values = vl_allocate((size_t)(records->count + 1) * sizeof *values), *value;
+  char each[192], *text = NULL;
+  size_t count = 0, size = 0;
   for (int32_t i = 0; i < records->count; i++) {
-    char value[192];
-    fact_text(records->records[i], column, value, sizeof value);
-    if (!*value || json_object_get(seen, value)) continue;
-    json_object_set_new(seen, value, json_true());
-    size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s%s", used ? "; " : "", value);
+    fact_text(records->records[i], column, each, sizeof each);
+    if (*each) json_object_set_new(seen, each, json_true());
   }
+  json_object_foreach(seen, value, ignored) values[count++] = value;
+  qsort(values, count, sizeof *values, compare_texts);
+  FILE *out = open_memstream(&text, &size);
+  for (size_t i = 0; i < count; i++)
+    fprintf(out, "%s%s", i > 0 ? "; " : "", values[i]);
+  fclose(out);
+  free(values);
   json_decref(seen);
+  return text;
+}
+
+/* "none" for nothing; cut where there is no room for all. */
+static void show(const char *values, char *text, size_t size) {
+  bool fits = strlen(values) < size;
+  snprintf(text, size - (fits ? 0 : 3), "%s", *values ? values : "none");
+  if (!fits) strcat(text, "...");
 }
 
 static EnvironmentChange *next_of(StoreComparison *comparison, const char *name) {
@@ -65,14 +84,15 @@ static EnvironmentChange *next_of(StoreComparison *comparison, const char *name)
 
 static void compare_facts(const RecordSet *base, const RecordSet *now, StoreComparison *comparison) {
   for (int f = 0; f < FACTS; f++) {
-    EnvironmentChange *change = next_of(comparison, facts[f].column);
-    values_of(base, facts[f].column, change->base, sizeof change->base);
-    values_of(now, facts[f].column, change->now, sizeof change->now);
-    if (!facts[f].may_be_none && (!*change->base || !*change->now)) continue;
-    if (strcmp(change->base, change->now) == 0) continue;
-    if (!*change->base) snprintf(change->base, sizeof change->base, "none");
-    if (!*change->now) snprintf(change->now, sizeof change->now, "none");
-    comparison->environment_count++;
+    char *of_base = values_of(base, facts[f].column), *of_now = values_of(now, facts[f].column);
+    if (strcmp(of_base, of_now) != 0 && (facts[f].may_be_none || (*of_base && *of_now))) {
+      EnvironmentChange *change = next_of(comparison, facts[f].column);
+      show(of_base, change->base, sizeof change->base);
+      show(of_now, change->now, sizeof change->now);
+      comparison->environment_count++;
+    }
+    free(of_base);
+    free(of_now);
   }
 }
 
