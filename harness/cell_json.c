@@ -128,6 +128,8 @@ Status vl_timeline_from_json(const json_t *json, TimelineEvent **events, int64_t
                     &bytes, &requested, &allocated, &reserved, &offset, &e->heap_segment, &e->segment,
                     &e->stream, &e->op, &name, &scope) != 0) {
       free(*events);
+      *events = NULL;
+      *count = 0;
       return vl_error(VL_INTERNAL, "event %lld of the timeline sent is malformed", (long long)i);
     }
     e->time_ns = time;

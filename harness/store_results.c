@@ -375,33 +375,25 @@ Status vl_timeline_read(const char *path, const char *group_name, TimelineEvent 
   return vl_error(status.code, "%s: %s", path, status.message);
 }
 
-static Status write_timelines(H5Writer *writer, const Store *store) {
-  hid_t group = H5Gcreate2(writer->file, "timelines", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+/* Of cells that kept their last step, its allocations and its ops. */
+static Status write_steps(H5Writer *writer, const Store *store) {
+  hid_t timelines = H5Gcreate2(writer->file, "timelines", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  hid_t all_ops = H5Gcreate2(writer->file, "ops", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
   Status status = vl_ok();
   for (int64_t i = 0; i < vl_store_count(store) && status.code == VL_OK; i++) {
     const char *key = vl_record_text(vl_store_record(store, i), "cell_key");
     TimelineEvent *events;
-    int64_t count;
+    OpRecord *ops = NULL;
+    int64_t count, op_count = 0;
     status = vl_store_timeline(store, key, &events, &count);
-    if (status.code == VL_OK && count > 0) write_timeline(writer, group, key, events, count);
+    if (status.code == VL_OK) status = vl_store_ops(store, key, &ops, &op_count);
+    if (status.code == VL_OK && count > 0) write_timeline(writer, timelines, key, events, count);
+    if (status.code == VL_OK) vl_ops_write(writer, all_ops, key, ops, op_count);
     free(events);
-  }
-  H5Gclose(group);
-  return status;
-}
-
-static Status write_ops(H5Writer *writer, const Store *store) {
-  hid_t group = H5Gcreate2(writer->file, "ops", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-  Status status = vl_ok();
-  for (int64_t i = 0; i < vl_store_count(store) && status.code == VL_OK; i++) {
-    const char *key = vl_record_text(vl_store_record(store, i), "cell_key");
-    OpRecord *ops;
-    int64_t count;
-    status = vl_store_ops(store, key, &ops, &count);
-    if (status.code == VL_OK) vl_ops_write(writer, group, key, ops, count);
     free(ops);
   }
-  H5Gclose(group);
+  H5Gclose(timelines);
+  H5Gclose(all_ops);
   return status;
 }
 
@@ -447,8 +439,7 @@ Status vl_results_write(const Store *store) {
   write_scopes(&writer, store);
   write_terms(&writer, store);
   write_shapes(&writer, store);
-  Status status = write_timelines(&writer, store);
-  if (status.code == VL_OK) status = write_ops(&writer, store);
+  Status status = write_steps(&writer, store);
   Status finished = vl_h5_finish(&writer, store->results);
   return status.code == VL_OK ? finished : status;
 }
