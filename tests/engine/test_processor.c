@@ -15,30 +15,6 @@
 
 #include <cmocka.h>
 
-static int set_up(void **state) {
-  *state = make_temporary_directory();
-  return 0;
-}
-
-static int tear_down(void **state) {
-  remove_temporary_directory(*state);
-  free(*state);
-  return 0;
-}
-
-/* Writes <root>/<name>, with the directories it needs. */
-static void put(const char *root, const char *name, const char *text) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/%s", root, name);
-  for (char *c = path + strlen(root) + 1; *c; c++) {
-    if (*c != '/') continue;
-    *c = '\0';
-    mkdir(path, 0700);
-    *c = '/';
-  }
-  write_whole_file(path, text);
-}
-
 static size_t own_processor(void) {
   cpu_set_t set;
   size_t i = 0;
@@ -51,7 +27,7 @@ static size_t own_processor(void) {
 static void put_frequency(const char *root, size_t processor, const char *name, const char *text) {
   char path[256];
   snprintf(path, sizeof path, "sys/devices/system/cpu/cpu%zu/cpufreq/%s", processor, name);
-  put(root, path, text);
+  write_file_in(root, path, text);
 }
 
 static void nothing_is_made_up(void **state) {
@@ -68,11 +44,11 @@ static void clocks_governor_and_heat_are_read(void **state) {
   put_frequency(*state, processor, "scaling_max_freq", "3700000\n");
   put_frequency(*state, processor, "scaling_governor", "powersave\n");
   put_frequency(*state, CPU_SETSIZE - 1, "scaling_cur_freq", "9900000\n"); /* not for this process */
-  put(*state, "proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 1111.5\n");
-  put(*state, "sys/class/hwmon/hwmon0/name", "nvme\n");
-  put(*state, "sys/class/hwmon/hwmon0/temp1_input", "81850\n");
-  put(*state, "sys/class/hwmon/hwmon3/name", "k10temp\n");
-  put(*state, "sys/class/hwmon/hwmon3/temp1_input", "55250\n");
+  write_file_in(*state, "proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 1111.5\n");
+  write_file_in(*state, "sys/class/hwmon/hwmon0/name", "nvme\n");
+  write_file_in(*state, "sys/class/hwmon/hwmon0/temp1_input", "81850\n");
+  write_file_in(*state, "sys/class/hwmon/hwmon3/name", "k10temp\n");
+  write_file_in(*state, "sys/class/hwmon/hwmon3/temp1_input", "55250\n");
   ProcessorState found = engine_processor_state(*state);
   assert_int_equal(found.clock_mhz, 2400);
   assert_int_equal(found.clock_max_mhz, 3700);
@@ -81,8 +57,8 @@ static void clocks_governor_and_heat_are_read(void **state) {
 }
 
 static void a_virtual_machine_has_a_clock_alone(void **state) {
-  put(*state, "proc/cpuinfo",
-      "processor\t: 0\ncpu MHz\t\t: 2596.124\n\nprocessor\t: 1\ncpu MHz\t\t: 3000.0\n");
+  write_file_in(*state, "proc/cpuinfo",
+                "processor\t: 0\ncpu MHz\t\t: 2596.124\n\nprocessor\t: 1\ncpu MHz\t\t: 3000.0\n");
   ProcessorState found = engine_processor_state(*state);
   assert_int_equal(found.clock_mhz, 2596);
   assert_int_equal(found.clock_max_mhz, -1);
@@ -90,9 +66,11 @@ static void a_virtual_machine_has_a_clock_alone(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(nothing_is_made_up, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(clocks_governor_and_heat_are_read, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_virtual_machine_has_a_clock_alone, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(nothing_is_made_up, set_up_directory, tear_down_directory),
+      cmocka_unit_test_setup_teardown(clocks_governor_and_heat_are_read, set_up_directory,
+                                      tear_down_directory),
+      cmocka_unit_test_setup_teardown(a_virtual_machine_has_a_clock_alone, set_up_directory,
+                                      tear_down_directory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,3 +51,25 @@ void write_whole_file(const char *path, const char *content) {
   fputs(content, file);
   fclose(file);
 }
+
+void write_file_in(const char *directory, const char *name, const char *content) {
+  char *path = path_in(directory, name);
+  for (char *slash = strchr(path + strlen(directory) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    *slash = '\0';
+    mkdir(path, 0700);
+    *slash = '/';
+  }
+  write_whole_file(path, content);
+  free(path);
+}
+
+int set_up_directory(void **state) {
+  *state = make_temporary_directory();
+  return 0;
+}
+
+int tear_down_directory(void **state) {
+  remove_temporary_directory(*state);
+  free(*state);
+  return 0;
+}

@@ -10,5 +10,11 @@ char *path_in(const char *directory, const char *name);
 /* Whole content of a file; free() it. NULL: not there. */
 char *read_whole_file(const char *path);
 void write_whole_file(const char *path, const char *content);
+/* Writes directory/name with the directories that the name needs, as in "sys/fs/memory.max". */
+void write_file_in(const char *directory, const char *name, const char *content);
+
+/* Set-up and tear-down of a test whose state is such a directory. */
+int set_up_directory(void **state);
+int tear_down_directory(void **state);
 
 #endif

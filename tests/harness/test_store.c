@@ -19,17 +19,6 @@
 
 #include <cmocka.h>
 
-static int set_up(void **state) {
-  *state = make_temporary_directory();
-  return 0;
-}
-
-static int tear_down(void **state) {
-  remove_temporary_directory(*state);
-  free(*state);
-  return 0;
-}
-
 static json_t *record_of(int64_t batch, double step_s) {
   SuiteCell cell = fake_cell(batch, "");
   CellResult *result = vl_allocate(sizeof *result);
@@ -424,7 +413,7 @@ static void full_disk_keeps_finished_cells(void **state) {
 }
 
 int main(void) {
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up_directory, tear_down_directory)
   const struct CMUnitTest tests[] = {
       TEST(what_is_written_is_read_three_ways),
       TEST(results_are_rebuilt_when_the_journal_is_ahead),

@@ -12,17 +12,6 @@
 
 #include <cmocka.h>
 
-static int set_up(void **state) {
-  *state = make_temporary_directory();
-  return 0;
-}
-
-static int tear_down(void **state) {
-  remove_temporary_directory(*state);
-  free(*state);
-  return 0;
-}
-
 static Suite *load(const char *directory, const char *text) {
   char *path = path_in(directory, "suite.yaml");
   Suite *suite;
@@ -181,7 +170,7 @@ static void suites_that_come_with_the_program_load(void **state) {
 }
 
 int main(void) {
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up_directory, tear_down_directory)
   const struct CMUnitTest tests[] = {
       TEST(axes_are_multiplied_the_last_fastest),   TEST(lists_in_cells_and_settings_are_axes),
       TEST(factors_are_chosen_in_every_way),        TEST(searches_are_cells_of_their_own_kind),
