@@ -93,6 +93,9 @@ void vl_gnuplot_number(FILE *out, double value);
 int vl_figure_key_columns(size_t longest_name);
 /* The subtitle: what is shown, and whether a record's device measured or predicted it. */
 void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *record);
+/* How far an axis of bars reaches, and what is drawn of an interval at most: to the end of the farthest, but
+ * no more than twice the longest bar, lest one disturbed cell make slivers of all. */
+double vl_figure_reach(double longest_bar, double farthest_end);
 
 /* The first record of a workload that kept its timeline, with that; NULL: none did. free() the events. */
 const json_t *vl_record_with_timeline(const PlotInput *input, const Workload *workload,

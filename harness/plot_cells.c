@@ -36,15 +36,13 @@ static Bar bar_of(const RecordSet *cells, const json_t *record, const char *memo
   return bar;
 }
 
-/* How far the axis of speed reaches: to the end of every interval, but that of a single disturbed cell must
- * not make slivers of all bars. */
 static double top_speed_of(const Bar *bars, int32_t count) {
   double longest = 0, end = 0;
   for (int32_t i = 0; i < count; i++) {
     if (isfinite(bars[i].speed)) longest = fmax(longest, bars[i].speed);
     if (isfinite(bars[i].speed_high)) end = fmax(end, bars[i].speed_high);
   }
-  return fmax(longest, fmin(end, 2 * longest));
+  return vl_figure_reach(longest, end);
 }
 
 /* What gnuplot draws of a bar: a length and the word at its end. An undefined number there would end

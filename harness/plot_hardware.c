@@ -20,10 +20,24 @@ static void write_number(FILE *out, double value) {
   vl_gnuplot_number(out, value);
 }
 
-/* Which bar of its group a label has; one that has a cell in none of the groups has no place in them. */
+/* Which bar of its group a label has; one that has a cell in none of the groups has no place in them. Groups
+ * are so many bars apart that the longest name has room. */
 typedef struct Places {
   int32_t of[VL_MAX_LABELS], count;
+  double pitch;
 } Places;
+
+enum { BAR_PIXELS = 26, LINE_PIXELS = 17 };
+
+static int32_t lines_of(const char *name) {
+  char *text = NULL;
+  size_t size = 0;
+  FILE *scratch = open_memstream(&text, &size);
+  int32_t lines = vl_gnuplot_wrapped(scratch, name, LABEL_COLUMNS);
+  fclose(scratch);
+  free(text);
+  return lines;
+}
 
 static Places find_places(const Side *side) {
   Places places = {.count = 0};
@@ -33,11 +47,14 @@ static Places find_places(const Side *side) {
       any = any || side->groups[g].values[l].record;
     places.of[l] = any ? places.count++ : -1;
   }
+  places.pitch = places.count + 0.8;
+  for (int32_t g = 0; g < side->count; g++)
+    places.pitch = fmax(places.pitch, (lines_of(side->groups[g].name) + 0.5) * LINE_PIXELS / BAR_PIXELS);
   return places;
 }
 
 /* Where the bars of a group stand: groups one below the other. */
-static double top_of(const Places *places, int32_t group) { return group * (places->count + 0.8); }
+static double top_of(const Places *places, int32_t group) { return group * places->pitch; }
 
 /* What the bars reach from and to, with their intervals, and the longest word beside one. */
 typedef struct Reach {
@@ -49,15 +66,18 @@ static bool has_interval(const SideValue *value) { return isfinite(value->low) &
 
 static Reach reach_of(const Side *side) {
   Reach reach = {0, 0, 0};
+  double end = 0;
   for (int32_t g = 0; g < side->count; g++)
     for (int32_t l = 0; l < side->input->label_count; l++) {
       const SideValue *value = &side->groups[g].values[l];
       size_t word = strlen(value->word);
       reach.word = word > reach.word ? word : reach.word;
       if (!isfinite(value->value)) continue;
-      reach.high = fmax(reach.high, has_interval(value) ? value->high : value->value);
+      reach.high = fmax(reach.high, value->value);
+      if (has_interval(value)) end = fmax(end, value->high);
       reach.low = fmin(reach.low, has_interval(value) ? value->low : value->value);
     }
+  reach.high = vl_figure_reach(reach.high, end);
   return reach;
 }
 
@@ -76,6 +96,7 @@ static size_t write_key(const PlotInput *input, int32_t label, const char *what,
 static int32_t write_bars(const Side *side, const Places *places, int32_t label, SideProvenance provenance,
                           bool first, FigureData *out) {
   int32_t bars = 0;
+  double most = reach_of(side).high;
   for (int32_t g = 0; g < side->count; g++) {
     const SideValue *value = &side->groups[g].values[label];
     if (!isfinite(value->value) || value->provenance != provenance) continue;
@@ -83,7 +104,7 @@ static int32_t write_bars(const Side *side, const Places *places, int32_t label,
     fprintf(out->data, "%.9g", top_of(places, g) + places->of[label]);
     write_number(out->data, value->value);
     write_number(out->data, has_interval(value) ? value->low : NAN);
-    write_number(out->data, has_interval(value) ? value->high : NAN);
+    write_number(out->data, has_interval(value) ? fmin(value->high, most) : NAN);
     fputc('\n', out->data);
     out->points++;
   }
@@ -97,12 +118,13 @@ static bool failed_on_paper(const SideValue *value) {
 }
 
 static void write_words(const Side *side, const Places *places, FigureData *out) {
+  double most = reach_of(side).high;
   fputs("\n\n", out->data);
   for (int32_t g = 0; g < side->count; g++)
     for (int32_t l = 0; l < side->input->label_count; l++) {
       if (places->of[l] < 0) continue;
       const SideValue *value = &side->groups[g].values[l];
-      double end = !isfinite(value->value) ? 0 : has_interval(value) ? value->high : value->value;
+      double end = !isfinite(value->value) ? 0 : has_interval(value) ? fmin(value->high, most) : value->value;
       fprintf(out->data, "%.9g %.9g ", top_of(places, g) + places->of[l], end > 0 ? end : 0);
       char word[VL_SIDE_WORD_BYTES + 16];
       snprintf(word, sizeof word, "%s", value->record ? value->word : "n/a");
@@ -169,7 +191,7 @@ static void write_side(const Side *side, FigureData *out) {
   fprintf(out->variables,
           "series = %d\nrows = %.9g\nxmax = %.9g\nxmin = %.9g\nkeys = %d\nkey_columns = %d\nbody = %.9g\n",
           series, rows, left + (right - left) / (1 - room), left, series, longest > KEY_NAME_COLUMNS ? 1 : 2,
-          26 * rows + 80);
+          BAR_PIXELS * rows + 80);
   write_left_out(side, out);
   if (out->points == 0 && out->note[0] == '\0')
     snprintf(out->note, sizeof out->note, "%s",

@@ -50,6 +50,10 @@ bool vl_option_text(const char *options, const char *key, char *text, size_t siz
 
 int vl_figure_key_columns(size_t longest_name) { return longest_name > 38 ? 1 : 2; }
 
+double vl_figure_reach(double longest_bar, double farthest_end) {
+  return fmax(longest_bar, fmin(farthest_end, 2 * longest_bar));
+}
+
 void vl_figure_subtitle(FigureData *figure, const char *what, const json_t *record) {
   char device[256];
   vl_device_text(record, device, sizeof(device));

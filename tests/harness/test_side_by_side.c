@@ -274,6 +274,29 @@ static void a_label_without_cells_takes_no_place(void **state) {
   free(drawn);
 }
 
+/* A name of three lines beside one bar takes the room of three lines, so that the next does not touch it. */
+static void long_names_have_room(void **state) {
+  (void)state;
+  FigureSet *drawn = vl_allocate(sizeof *drawn);
+  SyntheticSet set = {.count = 0};
+  use_labels(short_labels);
+  add_cell(&set, 0, "baseline", 16, 100);
+  add_cell(&set, 0, "stack=vramlab amp=bf16 update=in-backward recompute=norm", 16, 100);
+  draw(&set, 1, "prediction-error", "svg", drawn);
+  char *data = contents("prediction-error", "dat");
+  const char *name = strstr(data, "\n0 \"baseline");
+  assert_non_null(name);
+  double next = strtod(strchr(name + 1, '\n'), NULL);
+  const char *line = strchr(name + 1, '\n') + 1;
+  int breaks = 0;
+  for (const char *at = line; (at = strstr(at, "\\n")) != NULL; at += 2)
+    breaks++;
+  assert_true(breaks >= 2 && 26 * next >= 17 * (breaks + 1)); /* pixels of a bar and of a line */
+  free(data);
+  synthetic_clear(&set);
+  free(drawn);
+}
+
 /* One label each, and their cells in another order: the key and the fillings stay. */
 static void provenance_is_told_and_colours_stay(void **state) {
   (void)state;
@@ -488,6 +511,7 @@ int main(void) {
       cmocka_unit_test(bars_begin_at_zero),
       cmocka_unit_test(out_of_memory_stands_in_the_place_of_a_bar),
       cmocka_unit_test(a_label_without_cells_takes_no_place),
+      cmocka_unit_test(long_names_have_room),
       cmocka_unit_test(provenance_is_told_and_colours_stay),
       cmocka_unit_test(each_figure_of_whatever_the_stores_hold),
   };
